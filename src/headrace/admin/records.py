@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # These verbs are for small things; the SDK's writers and readers are for the rest.
 RECORDS_MAX = 10_000
 READ_BYTES_MAX = 16 << 20
+# More records than these become a batch beside the event loop.
+AT_ONCE_MAX = 500
 
 
 class NewRecord(Asked, frozen=True, omit_defaults=True):
@@ -138,8 +140,10 @@ async def append_records(hub: Hub, asked: StreamAppend) -> AppendResult:
         raise BadRequest(
             f"'records' has {len(asked.records)} entries, above {RECORDS_MAX}; put larger batches by the SDK"
         )
-    payloads = [_payload_of(number, record) for number, record in enumerate(asked.records)]
-    batch = batch_of(payloads, asked.records)
+    if len(asked.records) <= AT_ONCE_MAX:
+        batch = _batch(asked.records)
+    else:
+        batch = await hub.intake.apart(lambda: _batch(asked.records))
     if (asked.producer is None) != (asked.sequence is None):
         raise BadRequest("'producer' and 'sequence' belong together: give both, or none")
     check_producer(asked.producer)
@@ -148,6 +152,10 @@ async def append_records(hub: Hub, asked: StreamAppend) -> AppendResult:
     )
     await hub.acknowledged(asked.stream, appended.first + appended.count, asked.partition)
     return AppendResult(appended.first, appended.count, appended.duplicate)
+
+
+def _batch(records: Many[NewRecord]) -> Batch:
+    return batch_of([_payload_of(number, record) for number, record in enumerate(records)], records)
 
 
 def batch_of(payloads: Many[bytes], records: Many[msgspec.Struct]) -> Batch:

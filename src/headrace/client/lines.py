@@ -54,6 +54,7 @@ class Line:
     def __init__(self, host: str, offer: LineOffer, tls: ssl.SSLContext | None, timeout_s: float) -> None:
         """`host` is the name of the hub, as the client knows it. Raises OSError, also for a stranger at the address."""
         assert offer.address is not None
+        self.request_bytes_max = offer.request_bytes_max
         self._process = os.getpid()
         self._received = b""
         connected = socket.create_connection((host, split_address(offer.address)[1]), OPEN_S)
@@ -136,10 +137,11 @@ class Lines:
         self._not_before = 0.0
         self._generation = 0
         self._lock = threading.Lock()  # guards the six above
+        self._request_bytes_max = REQUEST_BYTES_MAX  # as the last offer had it
 
     def ask(self, request: bytes) -> Answer:
         """The answer to a request, if there is a line for it."""
-        if len(request) > REQUEST_BYTES_MAX:
+        if len(request) - LENGTH_BYTES > self._request_bytes_max:
             raise NotTaken
         line, generation = self._take()
         try:
@@ -190,6 +192,7 @@ class Lines:
             elif generation == self._generation:
                 self._idle.append(line)
                 self._count += 1
+                self._request_bytes_max = line.request_bytes_max
                 return
         if line is not None:
             line.close()

@@ -25,33 +25,22 @@ from headrace.log.batch import Batch
 from headrace.log.journal_port import JournalPort
 from headrace.log.partition import Partition, ProducerState, check_after
 from headrace.log.pending import Pending
+from headrace.log.slices import ManyChanges, Removals
 from headrace.log.state import STREAM, TABLE, CursorPosition, State, Stream
 from headrace.log.table import CLEAR, DAMAGE_ACCEPTED, Table
 from headrace.log.tail import TailEntry
-
-STRUCTURAL = (ops.CreateStream, ops.GrowStream, ops.SetOptions, ops.DeleteStream)
-"""Operations that change which streams there are. They stand alone in a transaction, and do not mix with others in a
-commit: so every other operation finds the streams as they are on disk."""
-
-RELIEVING = (
-    ops.Trim,
-    ops.ClearTable,
-    ops.DeleteStream,
-    ops.DropCheckpoint,
-    ops.SetOptions,
-    ops.SaveCursor,
-    ops.DeleteCursor,
-    ops.StoreSegment,
-    ops.StoreSnapshot,
-)
-"""Operations that make room on the disk, or let retention do so."""
 
 
 class Commit:
     """The transactions of one write and one sync."""
 
-    def __init__(self, state: State, settings: LogSettings, journal: JournalPort, now_us: int) -> None:
+    def __init__(
+        self, state: State, settings: LogSettings, journal: JournalPort, now_us: int, is_single: bool = False
+    ) -> None:
+        """`is_single` says that it takes one operation, and is durable before the next commit begins: nobody looks at
+        what it changes meanwhile."""
         self._state = state
+        self._is_single = is_single
         self._settings = settings
         self._journal = journal
         self._now_us = now_us
@@ -68,6 +57,9 @@ class Commit:
         self._sequence = journal.next_sequence
         self._has_set_off = False
         self._ends: list[tuple[Partition, int, int, dict[str, ProducerState | None]]] = []
+        self._removals: Removals | None = None
+        self.late: ManyChanges | None = None
+        """What is settled, and not folded into its table yet."""
         self.frames: list[frame.EncodedFrame] = []
 
     # -- gathering -------------------------------------------------------------------------------------------------
@@ -78,6 +70,7 @@ class Commit:
         self._bodies.clear()
         many = len(pending.operations) > 1
         self._undo = [] if many else None
+        self._removals = pending.removals
         marks = len(self._appended), len(self._changed), len(self._events)
         try:
             pending.result = [self._operate(op, position, many) for position, op in enumerate(pending.operations)]
@@ -102,6 +95,8 @@ class Commit:
                 return self._put(op, None, position, many)
             case ops.DeleteMany():
                 return self._delete_many(op)
+            case ops.Rewrite():
+                return self._rewrite(op)
             case ops.ClearTable():
                 return self._clear_table(op)
             case ops.AcceptDamage():
@@ -193,7 +188,7 @@ class Commit:
         is_doubtful = table.is_doubtful(op.key)
         # Whoever writes whatever is there ends the doubt. All others ask what is there, and are told of the damage.
         previous = None if is_doubtful and op.expect is ops.ANY else table.peek(op.key)
-        if not _expectation_holds(op.expect, previous):
+        if not ops.holds(op.expect, previous):
             if many:
                 raise ConditionFailed(
                     position, f"the key's value in table {op.table!r} is not what was expected", previous
@@ -226,11 +221,19 @@ class Commit:
 
     def _delete_many(self, op: ops.DeleteMany) -> int:
         table, partition = self._table(op.table)
-        keys, there, growth = table.to_delete(op.keys)
+        found = self._removals
+        keys, there, growth = table.to_delete(op.keys) if found is None else (found.keys, found.there, found.growth)
         if keys:
             batch = Batch.of([b""] * len(keys), types=ops.DELETE, keys=keys)
             self._change_many(table, partition, keys, [None] * len(keys), batch, growth)
         return there
+
+    def _rewrite(self, op: ops.Rewrite) -> int:
+        table, partition = self._table(op.table)
+        keys, values = table.to_rewrite(op.keys, op.before)
+        if keys:
+            self._change_many(table, partition, keys, values, Batch.of(values, types=ops.PUT, keys=keys), 0)
+        return len(keys)
 
     def _change_many(
         self,
@@ -245,8 +248,9 @@ class Commit:
         self._tables[id(table)] = table
         if self._undo is not None:
             self._undo.append(table.undo_of(keys, growth))
-        table.set_pending(zip(keys, values, strict=True), growth)
-        self._changed.append(partial(table.apply_many, keys, values, base))
+        if not self._is_single:
+            table.set_pending(zip(keys, values, strict=True), growth)
+        self._changed.append(ManyChanges(table, keys, values, base))
 
     def _clear_table(self, op: ops.ClearTable) -> int:
         """One record for those who follow the table, and a trim of all before it."""
@@ -447,16 +451,20 @@ class Commit:
         self._state.pending_cursors = {}
         self._has_set_off = True
 
-    def settle(self) -> set[tuple[str, int]]:
+    def settle(self, *, may_slice: bool = False) -> set[tuple[str, int]]:
         """The frames are durable, and those of all commits before: apply them. Returns the partitions that have new
-        records."""
+        records. With `may_slice`, what takes long is left in `late`."""
         for event in self._events:
             self._state.apply(event)
         for partition, entry in self._appended:
             partition.tail.append(entry)
             self._state.tail_bytes += len(entry.body)
         for apply in self._changed:
-            apply()
+            if may_slice and self._is_single and isinstance(apply, ManyChanges) and apply.is_long:
+                self.late = apply
+                apply.table.is_behind = True
+            else:
+                apply()
         if self._has_set_off:
             for table in self._tables.values():
                 table.land()
@@ -485,13 +493,3 @@ class Commit:
             table.settle_pending()
         self._state.pending_cursors.clear()
         self._state.flying_cursors = ()
-
-
-def _expectation_holds(expect: ops.Expect | bytes, previous: bytes | None) -> bool:
-    if expect is ops.ANY:
-        return True
-    if expect is ops.ABSENT:
-        return previous is None
-    if expect is ops.PRESENT:
-        return previous is not None
-    return previous == expect

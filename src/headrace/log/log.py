@@ -20,7 +20,7 @@ from headrace.errors import BadRequest, Busy, Closed, DiskFull, HeadraceError, L
 from headrace.log import backup, ops, shared_backup, snapshot
 from headrace.log.checkpoint import BlobWriter
 from headrace.log.clock import Clock
-from headrace.log.commit import RELIEVING, STRUCTURAL, Commit
+from headrace.log.commit import Commit
 from headrace.log.disk import FULL_ERRNOS, FreeSpace, is_final
 from headrace.log.frame import frames_bytes
 from headrace.log.journal_port import JournalPort
@@ -32,6 +32,7 @@ from headrace.log.queue import CommitQueue
 from headrace.log.reading import LogView
 from headrace.log.recovery import recover
 from headrace.log.report import Finding
+from headrace.log.slices import SLICE_KEYS, Removals
 from headrace.log.store import Store
 from headrace.log.threads import LogThreads
 
@@ -82,6 +83,7 @@ class Log(LogView, LogPort):
         self._next_checkpoint_id = self.state.next_checkpoint_id
         self._backing_up = threading.Lock()
         self._threads: LogThreads | None = None
+        self._is_slicing = False
 
     def start(
         self,
@@ -117,7 +119,7 @@ class Log(LogView, LogPort):
         """The bytes, and the keys of operations that have many."""
         if not operations:
             raise BadRequest("a transaction needs at least one operation")
-        if len(operations) > 1 and any(isinstance(op, STRUCTURAL) for op in operations):
+        if len(operations) > 1 and any(isinstance(op, ops.STRUCTURAL) for op in operations):
             raise BadRequest("creating, growing, changing or deleting a stream stands alone in a transaction")
         nbytes = keys = 0
         for op in operations:
@@ -139,6 +141,9 @@ class Log(LogView, LogPort):
                 nbytes += measured.nbytes
                 keys += len(op.keys)
                 self._check_record(measured.largest, f"a key for table {op.table!r}")
+            elif isinstance(op, ops.Rewrite):
+                nbytes += op.nbytes
+                keys += len(op.keys)
         if nbytes > self.settings.batch_bytes_max:
             raise LimitExceeded("bytes of a batch", nbytes, self.settings.batch_bytes_max, "log.batch_bytes_max")
         return nbytes, keys
@@ -172,8 +177,9 @@ class Log(LogView, LogPort):
         return bool(gathered)
 
     def commit_now(self, gathered: list[Pending]) -> None:
-        """One commit, and nothing else meanwhile."""
+        """One commit, and nothing else meanwhile but what passes a large one."""
         try:
+            self._prepare(gathered)
             touched, error = self._commit(gathered, self.settings.disk_reserve_bytes)
             if isinstance(error, DiskFull):
                 touched, error = self._relieve(gathered, error)
@@ -182,9 +188,32 @@ class Log(LogView, LogPort):
             touched, error = set(), self.end(unexpected)
         self.report(gathered, touched, error)
 
-    def checked(self, gathered: list[Pending]) -> Commit:
+    def _prepare(self, gathered: list[Pending]) -> None:
+        """Find out what a large removal removes."""
+        op = gathered[0].operations[0]
+        if self._is_slicing or not _is_single(gathered) or not isinstance(op, ops.DeleteMany):
+            return
+        stream = self.state.streams.get(op.table)
+        if stream is not None and stream.table is not None and len(op.keys) > SLICE_KEYS:
+            removals = Removals(stream.table, op.keys)
+            self._do_slices(removals.slices(), gathered[0])
+            gathered[0].removals = removals
+
+    def _do_slices(self, slices: Iterator[None], pending: Pending) -> None:
+        """Something long for a large transaction: what is small, and touches nothing of it, goes between."""
+        touches = pending.touches
+        self._is_slicing = True
+        try:
+            for _ in slices:
+                beside = self.queue.gather_beside(touches)
+                if beside:
+                    self.commit_now(beside)
+        finally:
+            self._is_slicing = False
+
+    def checked(self, gathered: list[Pending], *, is_single: bool = False) -> Commit:
         """A commit of all that is right."""
-        commit = Commit(self.state, self.settings, self.journal, self.clock.now_us())
+        commit = Commit(self.state, self.settings, self.journal, self.clock.now_us(), is_single)
         for pending in gathered:
             if self.failed is None:
                 commit.add(pending)
@@ -194,12 +223,18 @@ class Log(LogView, LogPort):
 
     def _commit(self, gathered: list[Pending], reserve: int) -> tuple[Touched, HeadraceError | None]:
         """Check, write and apply transactions; what they touched, or why nothing has happened."""
-        commit = self.checked(gathered)
+        commit = self.checked(gathered, is_single=_is_single(gathered))
         error = self._make_durable(commit, reserve) if commit.frames else self.failed
         if error is not None:
             commit.abandon()
             return set(), error
-        return self._settle(commit), None
+        touched = self._settle(commit, may_slice=not self._is_slicing)
+        if commit.late is not None:
+            self._do_slices(commit.late.slices(), gathered[0])
+            with self.lock:
+                commit.late.table.is_behind = False
+                commit.late.table.settle_pending()
+        return touched, None
 
     def settled(self, commit: Commit, gathered: list[Pending]) -> None:
         """A commit that was on its way is durable."""
@@ -207,9 +242,9 @@ class Log(LogView, LogPort):
         self.commits += bool(commit.frames)
         self.report(gathered, self._settle(commit), None)
 
-    def _settle(self, commit: Commit) -> Touched:
+    def _settle(self, commit: Commit, *, may_slice: bool = False) -> Touched:
         with self.lock:
-            touched = commit.settle()
+            touched = commit.settle(may_slice=may_slice)
         self._notice_work(commit)
         return touched
 
@@ -218,7 +253,7 @@ class Log(LogView, LogPort):
         has filled its disk could be helped by nobody but others."""
         relieving = []
         for pending in gathered:
-            if all(isinstance(op, RELIEVING) for op in pending.operations):
+            if all(isinstance(op, ops.RELIEVING) for op in pending.operations):
                 relieving.append(pending)
             elif pending.error is None:
                 pending.refuse(full)
@@ -422,3 +457,8 @@ class Log(LogView, LogPort):
             return make(self, target)
         finally:
             self._backing_up.release()
+
+
+def _is_single(gathered: list[Pending]) -> bool:
+    """Whether a commit has one operation."""
+    return len(gathered) == 1 and len(gathered[0].operations) == 1

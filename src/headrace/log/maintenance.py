@@ -19,13 +19,12 @@ import pyarrow as pa
 
 from headrace.errors import HeadraceError
 from headrace.log import ops, retention, segment, snapshot
+from headrace.log.compaction import Compaction
 from headrace.log.partition import Partition
-from headrace.log.pending import Pending
 from headrace.log.sealer import Sealing
 from headrace.log.segment import SegmentDamaged, SegmentRef, write_segment
 from headrace.log.shared import SharedStore
 from headrace.log.state import State, Stream
-from headrace.log.table import Table
 from headrace.log.tail import TailEntry
 
 if TYPE_CHECKING:
@@ -48,10 +47,6 @@ REST_US = 10_000_000
 REST_ENTRIES_MAX = 10_000
 """Those are taken of states with at most so many streams, cursors and producers: a larger one would keep the first
 request after the rest waiting."""
-COMPACT_BYTES_AT_ONCE = 1024 * 1024
-COMPACT_GARBAGE_FACTOR = 2
-"""A table is compacted when its stream has more than this many records for each live key. Records and not bytes are
-counted, since a small record takes more room on disk than its key and value."""
 
 
 class Maintenance:
@@ -61,10 +56,10 @@ class Maintenance:
         self._log = log
         self._due_us = 0
         self._reuses_files = True
-        self._compaction: Pending | None = None
         self._rested_us = 0
         self._keeps_garbage = False
         self.shared = SharedStore(log)
+        self._compaction = Compaction(log, self._is_sealed)
         self.sealing = Sealing(log.store, log.settings.seal_apart_bytes, SEALER_IDLE_S)
         self.segment_bytes = self._count_segment_bytes()
         """Counted at each look, and not by whoever asks: there may be very many streams."""
@@ -77,7 +72,7 @@ class Maintenance:
     @property
     def is_compacting(self) -> bool:
         """Whether the next step waits only for a commit."""
-        return self._compaction is not None or self.shared.is_waiting
+        return self._compaction.is_under_way or self.shared.is_waiting
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
@@ -159,8 +154,8 @@ class Maintenance:
         if is_due:
             self.sealing.rest(now_us)
             self._merge_all()
-        if is_due or self._compaction is not None:
-            self._compact_next()
+        if is_due or self._compaction.is_under_way:
+            self._compaction.step()
         if is_due or sealable or removed:
             self.segment_bytes = self._count_segment_bytes()
         return bool(sealable) or tidied or removed or looked
@@ -386,47 +381,11 @@ class Maintenance:
             self._log.state.garbage += (ref.path for ref in run)
         self._tell(partition, merged, began_us)
 
-    # -- compaction ------------------------------------------------------------------------------------------------
-
-    def _compact_next(self) -> None:
-        """One piece of the first table that has too much garbage. Waits for the piece before to be durable."""
-        if self._compaction is not None and not self._compaction.done:
-            return
-        self._compaction = None
-        for stream in list(self._log.state.streams.values()):
-            if stream.table is not None and self._has_garbage(stream, stream.table):
-                self._compaction = self._compact(stream, stream.table)
-                return
-
-    def _has_garbage(self, stream: Stream, table: Table) -> bool:
-        if table.damage is not None:
-            return False  # the trim would take the damage away, and old values would pass for the newest
-        partition = stream.partitions[0]
-        if partition.first < table.accepted_below:
-            return True  # that is what was asked for
-        is_large = partition.sealed_bytes + partition.tail.bytes > self._log.settings.compact_bytes_min
-        return is_large and partition.next - partition.first > COMPACT_GARBAGE_FACTOR * len(table)
-
-    def _compact(self, stream: Stream, table: Table) -> Pending | None:
-        """Write again what only the oldest segment of a table holds; when nothing is left there, trim it."""
-        partition = stream.partitions[0]
+    def _is_sealed(self, partition: Partition) -> bool:
+        """Sees to it that there is a segment to compact. False while it is being stored."""
         if not partition.segments and not self.shared.is_storing(partition):
-            self._seal(partition)  # the end of a tail moves on with each piece: the first would be written for ever
-        if self.shared.is_storing(partition):
-            return None
-        cutoff = partition.segments[0].next if partition.segments else partition.next
-        with self._log.lock:
-            wanted = table.written_before(cutoff)
-        if not wanted:
-            return self._log.submit([ops.Trim(stream.info.name, cutoff, cause=ops.Cause.COMPACTION)])
-        size = 0
-        for key, value in wanted:
-            # The expectation makes it a no-op for a key that changed meanwhile.
-            pending = self._log.submit([ops.Put(stream.info.name, key, value, expect=value)])
-            size += len(key) + len(value)
-            if size >= COMPACT_BYTES_AT_ONCE:
-                break
-        return pending
+            self._seal(partition)
+        return not self.shared.is_storing(partition)
 
 
 def _entries(state: State) -> int:

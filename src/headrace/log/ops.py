@@ -67,6 +67,17 @@ class Put(msgspec.Struct, frozen=True, gc=False):
     expect: Expect | bytes = ANY
 
 
+def holds(expect: Expect | bytes, previous: bytes | None) -> bool:
+    """Whether what is there is what is expected."""
+    if expect is ANY:
+        return True
+    if expect is ABSENT:
+        return previous is None
+    if expect is PRESENT:
+        return previous is not None
+    return previous == expect
+
+
 class Measured(NamedTuple):
     """What the log has to know of many keys, and their values, before it takes them. To find it out takes as long as
     they are many: whoever has them in another thread than the event loop's does it there."""
@@ -112,6 +123,17 @@ class DeleteMany(msgspec.Struct, frozen=True, gc=False):
     table: str
     keys: Sequence[bytes]
     measured: Measured | None = None
+
+
+class Rewrite(msgspec.Struct, frozen=True, gc=False):
+    """The log's own: write again what keys of a table hold, unless a newer record than those before `before` says it.
+    The result is how many were written."""
+
+    table: str
+    keys: Sequence[bytes]
+    before: int
+    nbytes: int
+    """Of the keys and their values."""
 
 
 class ClearTable(msgspec.Struct, frozen=True, gc=False):
@@ -273,6 +295,7 @@ Op = (
     | PutMany
     | Delete
     | DeleteMany
+    | Rewrite
     | ClearTable
     | AcceptDamage
     | SaveCursor
@@ -289,6 +312,24 @@ Op = (
     | StoreSegment
     | StoreSnapshot
 )
+
+
+STRUCTURAL = (CreateStream, GrowStream, SetOptions, DeleteStream)
+"""Operations that change which streams there are. They stand alone in a transaction, and do not mix with others in a
+commit: so every other operation finds the streams as they are on disk."""
+
+RELIEVING = (
+    Trim,
+    ClearTable,
+    DeleteStream,
+    DropCheckpoint,
+    SetOptions,
+    SaveCursor,
+    DeleteCursor,
+    StoreSegment,
+    StoreSnapshot,
+)
+"""Operations that make room on the disk, or let retention do so."""
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):

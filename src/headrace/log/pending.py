@@ -6,15 +6,16 @@ from typing import Any, Final
 
 from headrace.errors import HeadraceError
 from headrace.log import ops
+from headrace.log.slices import Removals
 
-OPERATION_BYTES: Final = 128
+OPERATION_BYTES: Final = 512
 """What an operation weighs besides its bytes, and each key of one that has many: the writer spends its time on them."""
 
 
 class Pending:
     """A transaction on its way to the disk."""
 
-    __slots__ = ("done", "error", "nbytes", "operations", "result", "token", "weight")
+    __slots__ = ("done", "error", "nbytes", "operations", "removals", "result", "token", "weight")
 
     def __init__(self, operations: list[ops.Op], nbytes: int, weight: int, token: Any = None) -> None:
         self.operations = operations
@@ -23,6 +24,8 @@ class Pending:
         """Its share of a commit: its bytes, and `OPERATION_BYTES` for each operation and key."""
         self.token = token
         """Whatever the submitter wants back with the outcome."""
+        self.removals: Removals | None = None
+        """What its only operation removes, if the writer has found that out already."""
         self.result: list[Any] = []
         self.error: HeadraceError | None = None
         self.done = False

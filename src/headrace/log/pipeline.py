@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.log import ops
-from headrace.log.commit import STRUCTURAL, Commit
+from headrace.log.commit import Commit
 from headrace.log.frame import frames_bytes
 from headrace.log.pending import Pending
 
@@ -28,7 +28,7 @@ FRAMES_BYTES = 1024 * 1024
 """More than what frames take beside their records."""
 LAND_S = 0.002
 """So long the writer looks at nothing but the commit that is on its way."""
-ALONE = (*STRUCTURAL, ops.ClearTable, ops.AcceptDamage)
+ALONE = (*ops.STRUCTURAL, ops.ClearTable, ops.AcceptDamage)
 """Operations that find all before them settled."""
 
 

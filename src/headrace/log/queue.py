@@ -14,9 +14,12 @@ from typing import Final
 
 from headrace.config.sections import Log as LogSettings
 from headrace.errors import Busy, Closed
-from headrace.log.commit import STRUCTURAL
+from headrace.log import ops
 from headrace.log.pending import Pending
 
+OPERATIONS_MAX: Final = 2_000
+"""One commit takes about this many operations, and one that has more by itself is large: each takes the writer some
+ten microseconds, however few bytes it has."""
 OVERTAKEN_MAX: Final = 1000
 """No commit looks further."""
 HELD_BACK_SHARE: Final = 4
@@ -111,32 +114,41 @@ class CommitQueue:
             return gathered
         return self._take_large()
 
+    def gather_beside(self, touches: set[str]) -> list[Pending]:
+        """Small ones that touch nothing of these, which a large transaction under way changes."""
+        if self._own:
+            return [self._own.popleft() for _ in range(len(self._own))]
+        return self._gather_small(touches) if self._waiting else []
+
     def _take_large(self) -> list[Pending]:
         self._large_went = True
         return [self._waiting.popleft()]
 
-    def _gather_small(self) -> list[Pending]:
+    def _gather_small(self, beside: set[str] | None = None) -> list[Pending]:
         gathered: list[Pending] = []
         overtaken: list[Pending] = []
-        touched: set[str] = set()
+        touched: set[str] = set() if beside is None else set(beside)
         created: set[str] = set()
-        weight = 0
+        weight = operations = 0
         while self._waiting and weight < self._weight_left() and len(overtaken) < OVERTAKEN_MAX:
+            if operations >= OPERATIONS_MAX:
+                break
             first = self._waiting[0].operations[0]
-            if isinstance(first, STRUCTURAL):
+            if isinstance(first, ops.STRUCTURAL):
                 if len(created) != len(gathered) or first.name in created:
                     break
             elif created:
                 break
             pending = self._waiting.popleft()
-            if self._is_large(pending) or (overtaken and not touched.isdisjoint(pending.touches)):
+            if self._is_large(pending) or (touched and not touched.isdisjoint(pending.touches)):
                 overtaken.append(pending)
                 touched |= pending.touches
                 continue
-            if isinstance(first, STRUCTURAL):
+            if isinstance(first, ops.STRUCTURAL):
                 created.add(first.name)
             gathered.append(pending)
             weight += pending.weight
+            operations += len(pending.operations)
         self._waiting.extendleft(reversed(overtaken))
         self._passed_weight += weight
         return gathered
@@ -149,7 +161,7 @@ class CommitQueue:
         return min(left, self._settings.commit_bytes_max)
 
     def _is_large(self, pending: Pending) -> bool:
-        return pending.weight > self._settings.commit_bytes_max
+        return pending.weight > self._settings.commit_bytes_max or len(pending.operations) > OPERATIONS_MAX
 
     def _count(self, pending: Pending, sign: int) -> None:
         if self._is_large(pending):

@@ -48,6 +48,7 @@ class Table:
         "accepted_below",
         "bytes",
         "damage",
+        "is_behind",
         "pending_bytes",
     )
 
@@ -58,6 +59,8 @@ class Table:
         """What commits on their way change, oldest first, and by how many bytes the table grows with each at most."""
         self._is_cleared = False
         """The commit under way clears the table: only what is pending will be there. None other is on its way."""
+        self.is_behind = False
+        """Records are durable that are not folded in yet."""
         self.bytes = 0
         """Of the live keys and values."""
         self.pending_bytes = 0
@@ -166,6 +169,19 @@ class Table:
         if self.damage is not None:
             wanted += [key for key in dict.fromkeys(keys) if key not in there and self.is_doubtful(key)]
         return wanted, len(there), -sum(map(len, there)) - sum(map(len, there.values()))
+
+    def to_rewrite(self, keys: Iterable[bytes], before: int) -> tuple[list[bytes], list[bytes]]:
+        """Those of the keys whose newest record is below an index, with their values: of changes under way none is."""
+        changed = self._pending or self._flying or self._is_cleared
+        values = self._values
+        wanted = [
+            (key, held.data)
+            for key in keys
+            if (held := values.get(key)) is not None
+            and held.index < before
+            and not (changed and self._under_way(key) is not _MISSING)
+        ]
+        return [key for key, _ in wanted], [value for _, value in wanted]
 
     @property
     def pending_count(self) -> int:
@@ -303,8 +319,12 @@ class Table:
         self.settle_pending()
 
     def written_before(self, index: int) -> list[tuple[bytes, bytes]]:
-        """Live keys whose newest record is below an index."""
-        return [(key, value.data) for key, value in self._values.items() if value.index < index]
+        """Live keys whose newest record is below an index. The writer may change the table meanwhile: what it
+        changes has a newer record then."""
+        values = self._values
+        return [
+            (key, value.data) for key in list(values) if (value := values.get(key)) is not None and value.index < index
+        ]
 
 
 def _of_a_table(damage: Damaged) -> Damaged:

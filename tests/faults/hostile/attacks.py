@@ -21,11 +21,14 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from headrace.admin.records import NewRecord, StreamAppend
 from headrace.config.address import split_address
 from headrace.protocols.ambrosia import codec as ambrosia
+from headrace.protocols.flight import requests as lines
 from headrace.protocols.ockam import codec as ockam
 from headrace.protocols.ockam.routing import LegacyFraming, Message, local
 from headrace.protocols.perper.fabric import http2
@@ -272,6 +275,69 @@ def read_nothing(address: str) -> None:
     del readers
 
 
+# Lines, which begin as calls and continue at the HTTP listener.
+
+
+def line_head(address: str) -> bytes:
+    """Has the hub offer a line, and opens it; what comes behind that is the line's."""
+    with flight.connect(f"grpc://{address}") as client:
+        (result,) = client.do_action(flight.Action(lines.OFFER_ACTION, b""))
+    offer = msgspec.json.decode(result.body.to_pybytes(), type=lines.LineOffer)
+    head = f"GET {lines.PATH} HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: {lines.UPGRADE}\r\n"
+    return f"{head}{lines.TICKET_HEADER}: {offer.ticket}\r\n\r\n".encode() + lines.client_proof(offer.secret)
+
+
+def on_lines(words: bytes, *, reads: bool = True, count: int = AT_ONCE) -> Attack:
+    """Say it on lines, again and again; those that end are opened again."""
+
+    async def one(addresses: Addresses) -> None:
+        while True:
+            with contextlib.suppress(OSError, pa.ArrowException, flight.FlightError):
+                head = await asyncio.to_thread(line_head, addresses["flight"])
+                reader, writer = await asyncio.open_connection(*split_address(addresses["http"]))
+                reading = asyncio.create_task(_read_away(reader)) if reads else None
+                writer.write(head)
+                while not writer.is_closing() and not (reading is not None and reading.done()):
+                    writer.write(words)
+                    await writer.drain()
+                    await asyncio.sleep(0)
+                writer.transport.abort()
+            await asyncio.sleep(0.01)
+
+    async def attack(addresses: Addresses) -> None:
+        await asyncio.gather(*(one(addresses) for _ in range(count)))
+
+    return attack
+
+
+def half_lines(words: bytes, count: int) -> Attack:
+    """Many lines that say the beginning of a request; those that are cut off come again."""
+
+    async def one(addresses: Addresses) -> None:
+        while True:
+            with contextlib.suppress(OSError, pa.ArrowException, flight.FlightError):
+                head = await asyncio.to_thread(line_head, addresses["flight"])
+                reader, writer = await asyncio.open_connection(*split_address(addresses["http"]))
+                writer.write(head + words)
+                await _read_away(reader)
+                writer.transport.abort()
+            await asyncio.sleep(1)
+
+    async def attack(addresses: Addresses) -> None:
+        await asyncio.gather(*(one(addresses) for _ in range(count)))
+
+    return attack
+
+
+def line_append(records: list[NewRecord]) -> bytes:
+    return lines.framed(lines.Request(append=StreamAppend("wallaroo", records)))
+
+
+def line_verb(params: bytes) -> bytes:
+    body = b'{"verb":"table.put","params":%b}' % params
+    return len(body).to_bytes(lines.LENGTH_BYTES, "big") + body
+
+
 AMBROSIA = "ambrosia.hostile.receive"
 
 
@@ -376,6 +442,12 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     "flight action": lambda: in_threads(action(b'{"table":"' + b"x" * (60 * MIB) + b'"}')),
     "flight fastest": lambda: in_threads(read_nothing, 2),
     "flight half-open": lambda: half_open("flight", b"PRI * HTTP/2.0"),
+    "line largest": lambda: on_lines(line_append([NewRecord(text="x" * 65_000)])),
+    "line deepest": lambda: on_lines(line_verb(b'{"table":' + b"[" * 32_000 + b"]" * 32_000 + b"}")),
+    "line elements": lambda: on_lines(line_append([NewRecord(text="")] * 5_000)),
+    "line slowest": lambda: half_lines(b"\0\0\xff\xff" + bytes(30_000), SLOW_CONNECTIONS),
+    "line fastest": lambda: on_lines(line_verb(b"{}") * 1_000, reads=False),
+    "line half-open": lambda: half_lines(b"\0", 1_200),
 }
 
 

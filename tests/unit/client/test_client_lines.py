@@ -18,8 +18,8 @@ from headrace.client import lines
 from headrace.config import Config
 from headrace.config.sections import Tls
 from headrace.errors import BadRequest, Busy, Forbidden, Unauthenticated, UnknownStream
-from headrace.log.ops import Appended
-from headrace.protocols.flight.lines import Lines
+from headrace.log.ops import Appended, Bounds
+from headrace.protocols.flight.lines import APART_BYTES, Lines
 from headrace.protocols.flight.requests import (
     PATH,
     REQUEST_BYTES_MAX,
@@ -33,6 +33,7 @@ from headrace.protocols.flight.requests import (
     framed,
     hub_proof,
 )
+from headrace.protocols.flight.settings import Flight
 from headrace.security import new_token
 from headrace.security.principal import EVERYTHING
 from headrace.serving import http
@@ -232,14 +233,119 @@ def answers(opened: socket.socket) -> list[Answer]:
     return found
 
 
-def test_a_ticket_is_good_for_one_line_at_one_path_and_a_short_time(hub: WithHttp, monkeypatch) -> None:
+def test_a_ticket_is_good_for_one_line_at_one_path(hub: WithHttp) -> None:
     offer = offered(hub)
     assert upgraded(hub, offer.ticket, "/api/v1/other").recv(100).startswith(b"HTTP/1.1 401")
     assert upgraded(hub, offer.ticket).recv(100).startswith(b"HTTP/1.1 401")  # it was shown once
     assert upgraded(hub, "guessed").recv(100).startswith(b"HTTP/1.1 401")
     assert upgraded(hub, offered(hub).ticket).recv(1000).startswith(b"HTTP/1.1 101")
-    monkeypatch.setattr("headrace.protocols.flight.lines.TICKET_S", -1.0)
-    assert upgraded(hub, offered(hub).ticket).recv(100).startswith(b"HTTP/1.1 401")
+
+
+def refusals(hub: WithHttp, limit: str) -> float:
+    """How often lines have met a limit, as the metrics say."""
+    name = f'headrace_flight_lines_refused_total{{limit="flight.{limit}"}} '
+    lines = hub.served.hub.metrics.text().decode().splitlines()
+    return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+
+
+@contextlib.contextmanager
+def limited(**limits: float) -> Iterator[WithHttp]:
+    """A hub with other limits of lines."""
+    with served_hub(Config(flight=Flight(**limits))) as served:
+        served.run(served.hub.create_stream("orders"))
+        whole = WithHttp(served)
+        with whole.opened:
+            yield whole
+        served.run(whole.listener.close())
+
+
+def test_a_ticket_is_good_for_a_short_time(home, monkeypatch) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr("headrace.protocols.flight.lines.monotonic", lambda: now_s)
+    with limited(line_ticket_s=5) as hub:
+        early, late = offered(hub), offered(hub)
+        now_s += 5
+        assert upgraded(hub, early.ticket).recv(1000).startswith(b"HTTP/1.1 101")
+        assert refusals(hub, "line_ticket_s") == 0
+        now_s += 0.1
+        assert upgraded(hub, late.ticket).recv(100).startswith(b"HTTP/1.1 401")
+        assert refusals(hub, "line_ticket_s") == 1
+
+
+def test_of_too_many_offers_the_oldest_is_void(home) -> None:
+    with limited(line_tickets_max=2) as hub:
+        first, second = offered(hub), offered(hub)
+        assert refusals(hub, "line_tickets_max") == 0
+        third = offered(hub)
+        assert refusals(hub, "line_tickets_max") == 1
+        assert upgraded(hub, first.ticket).recv(100).startswith(b"HTTP/1.1 401")
+        assert upgraded(hub, second.ticket).recv(1000).startswith(b"HTTP/1.1 101")
+        assert upgraded(hub, third.ticket).recv(1000).startswith(b"HTTP/1.1 101")
+
+
+def test_only_so_many_lines_are_open(home) -> None:
+    """Whoever gets none makes calls."""
+    with limited(lines_max=1) as hub, connected(hub.served.address) as client:
+        assert "headrace_flight_lines 1.0" in hub.served.hub.metrics.text().decode()
+        assert refusals(hub, "lines_max") == 0
+        assert offered(hub).address is None
+        assert refusals(hub, "lines_max") == 1
+        with headrace.connect(hub.served.address) as other:
+            wait_until(lambda: other.bounds("orders") and refusals(hub, "lines_max") == 2, "another to be refused")
+            assert other.append("orders", b"by a call") == Appended(0, 1, False)
+        assert len(hub.lines) == 1
+        client.close()
+        wait_until(lambda: not hub.lines, "the line to end")
+        assert offered(hub).address is not None
+
+
+def test_a_ticket_that_comes_when_there_are_enough_lines_is_refused(home) -> None:
+    with limited(lines_max=1) as hub:
+        first, second = offered(hub), offered(hub)
+        assert upgraded(hub, first.ticket).recv(1000).startswith(b"HTTP/1.1 101")
+        assert upgraded(hub, second.ticket).recv(100).startswith(b"HTTP/1.1 503")
+        assert refusals(hub, "lines_max") == 1
+
+
+def test_the_hub_says_how_large_a_request_may_be(home) -> None:
+    with limited(line_request_bytes_max=1000) as hub, connected(hub.served.address) as client:
+        before = hub.lines[0]["answered"]
+        client.append("orders", b"x" * 300)
+        assert hub.lines[0]["answered"] == before + 1
+        client.append("orders", b"x" * 1000)  # a call, which the SDK knows without asking
+        assert (hub.lines[0]["answered"], refusals(hub, "line_request_bytes_max")) == (before + 1, 0)
+        opened = open_line(hub)
+        opened.sendall((1000).to_bytes(4, "big") + b" " * 1000 + (1001).to_bytes(4, "big"))
+        whole, last = answers(opened)
+        assert (whole.last, last.last) == (False, True)
+        assert last.error is not None
+        assert "flight.line_request_bytes_max" in last.error.message
+        assert refusals(hub, "line_request_bytes_max") == 1
+
+
+def test_what_takes_long_to_read_is_read_beside_the_event_loop(hub: WithHttp, monkeypatch) -> None:
+    apart = []
+    do_apart = hub.hub.intake.apart
+    monkeypatch.setattr(hub.hub.intake, "apart", lambda work: apart.append(work) or do_apart(work))
+    opened = open_line(hub)
+    for count, size in ((500, 1), (501, 1), (1, APART_BYTES)):
+        opened.sendall(framed(Request(append=StreamAppend("orders", [NewRecord(text="x" * size)] * count))))
+    wait_until(lambda: len(apart) == 2, "two of them to be read apart")
+    wait_until(lambda: hub.served.run(bounds(hub)).next == 1002, "all to be stored")
+
+
+async def bounds(hub: WithHttp) -> Bounds:
+    return hub.hub.bounds("orders")
+
+
+def open_line(hub: WithHttp) -> socket.socket:
+    """One without an SDK."""
+    offer = offered(hub)
+    opened = upgraded(hub, offer.ticket)
+    while not opened.recv(1000).endswith(b"\r\n\r\n"):
+        pass
+    opened.sendall(client_proof(offer.secret))
+    return opened
 
 
 def test_whoever_does_not_know_the_secret_gets_nothing(hub: WithHttp) -> None:
@@ -275,7 +381,7 @@ def test_frames_may_come_in_pieces_or_together_and_bad_ones_are_answered(hub: Wi
         "unknown-verb",
         "bad-request",
         None,
-        "bad-request",
+        "limit-exceeded",
     ]
     assert found[-1].last
     assert not any(each.last for each in found[:-1])

@@ -412,7 +412,7 @@ def test_a_table_takes_no_more_room_than_its_live_values_need() -> None:
 
 
 def test_compaction_of_a_tail_writes_each_value_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.log.maintenance.COMPACT_BYTES_AT_ONCE", 100)
+    monkeypatch.setattr("headrace.log.compaction.PIECE_BYTES", 100)
     log, clock = make(segment_bytes=50_000, journal_file_bytes=1_000_000)
     do(log, ops.CreateStream("t", kind="table"))
     for _ in range(5):
@@ -427,7 +427,7 @@ def test_compaction_of_a_tail_writes_each_value_once(monkeypatch: pytest.MonkeyP
 
 
 def test_compaction_of_much_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.log.maintenance.COMPACT_BYTES_AT_ONCE", 100)
+    monkeypatch.setattr("headrace.log.compaction.PIECE_BYTES", 100)
     log, _ = make(merge_segments_min=1_000)
     do(log, ops.CreateStream("t", kind="table"))
     for key in range(40):
@@ -446,6 +446,27 @@ def test_compaction_of_much_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> N
     assert not log.maintenance.is_compacting
     assert log.partition("t").first > 0
     assert len(log.state.stream("t").table) == 41  # type: ignore[arg-type]
+
+
+def test_a_piece_of_compaction_is_one_operation_of_few_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each by itself would keep everybody else waiting for thousands of them."""
+    monkeypatch.setattr("headrace.log.compaction.PIECE_KEYS", 7)
+    log, _ = make(compact_bytes_min=0)
+    do(log, ops.CreateStream("t", kind="table"))
+    for _ in range(3):
+        do(log, ops.PutMany("t", [bytes([key]) for key in range(20)], [b"value"] * 20))
+    maintain(log)
+    pieces = []
+    while log.maintenance.is_compacting:
+        assert len(log.queue) == 1
+        gathered = log.queue.gather()
+        pieces.append(gathered[0].operations)
+        log.commit_now(gathered)
+        log.maintain_once()
+    *rewrites, trim = pieces
+    assert [len(op.keys) for (op,) in rewrites if isinstance(op, ops.Rewrite)] == [7, 7, 6]
+    assert trim == [ops.Trim("t", 60, cause=ops.Cause.COMPACTION)]
+    assert log.bounds("t") == (60, 80)
 
 
 # -- trouble -------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from headrace.log import ops
 from headrace.log.batch import Batch
 from headrace.log.directory import open_directory
 from headrace.log.pending import OPERATION_BYTES, Pending
-from headrace.log.queue import CommitQueue
+from headrace.log.queue import OPERATIONS_MAX, CommitQueue
 from headrace.testing import FakeClock, MemoryDisk
 
 LARGE = 20_000
@@ -46,6 +46,23 @@ def large(name: str, *streams: str) -> Pending:
 def test_small_ones_share_a_commit_and_a_large_one_is_alone() -> None:
     queue = filled(transaction("1", "a"), transaction("2", "b"), large("L", "c"), transaction("3", "d"))
     assert commits(queue) == ["1 2 3", "L"]
+
+
+def test_a_commit_takes_only_so_many_operations_however_small() -> None:
+    queue = CommitQueue(LogSettings())
+    for number in range(OPERATIONS_MAX + 1):
+        queue.add(transaction(str(number), "a"))
+    assert len(queue.gather()) == OPERATIONS_MAX
+    assert len(queue.gather()) == 1
+
+
+def test_many_operations_make_a_transaction_large() -> None:
+    most, more = (transaction(str(count), *["a"] * count) for count in (OPERATIONS_MAX, OPERATIONS_MAX + 1))
+    queue = CommitQueue(LogSettings())
+    for pending in (more, transaction("1", "b"), most):
+        queue.add(pending)
+    assert [pending.token for pending in queue.gather()] == [more.token]
+    assert [pending.token for pending in queue.gather()] == ["1", most.token]
 
 
 def test_large_ones_and_what_is_small_take_turns() -> None:

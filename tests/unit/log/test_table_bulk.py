@@ -40,6 +40,41 @@ def fill(log: Log, count: int) -> None:
     do(log, ops.PutMany("state", [str(n).encode() for n in range(count)], [b"value"] * count))
 
 
+# -- writing again what is old -------------------------------------------------------------------------------------
+
+
+def test_what_is_written_again_is_one_batch_of_what_nobody_has_changed(log: Log) -> None:
+    fill(log, 5)
+    do(log, ops.Put("state", b"1", b"newer"))
+    do(log, ops.Delete("state", b"2"))
+    entries = len(log.partition("state").tail.entries)
+    assert do(log, ops.Rewrite("state", [b"0", b"1", b"2", b"3", b"absent"], 5, 20)) == 2
+    assert len(log.partition("state").tail.entries) == entries + 1
+    assert changes(log, 7) == [("put", b"0"), ("put", b"3")]
+    expected = {b"0": b"value", b"1": b"newer", b"3": b"value", b"4": b"value"}
+    assert contents(log) == expected
+    assert table_of(log).written_before(5) == [(b"4", b"value")]
+    assert do(log, ops.Rewrite("state", [b"0", b"3"], 5, 20)) == 0
+    assert log.bounds("state").next == 9
+    size = table_of(log).bytes
+    log = again(log)
+    assert (contents(log), table_of(log).bytes) == (expected, size)
+
+
+@pytest.mark.parametrize(
+    "change", [ops.Put("state", b"0", b"newer"), ops.Delete("state", b"0"), ops.ClearTable("state")]
+)
+def test_what_changes_in_the_same_commit_is_not_written_again(log: Log, change: ops.Op) -> None:
+    fill(log, 1)
+    log.submit([change])
+    pending = log.submit([ops.Rewrite("state", [b"0"], 1, 6)])
+    log.commit_once()
+    assert pending.result == [0]
+    expected = {b"0": b"newer"} if isinstance(change, ops.Put) else {}
+    assert contents(log) == expected
+    assert contents(again(log)) == expected
+
+
 # -- removing many -------------------------------------------------------------------------------------------------
 
 

@@ -12,24 +12,24 @@ import asyncio
 import hmac
 import logging
 import secrets
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
+from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from headrace.admin.records import AppendResult, StreamAppend, append_records
-from headrace.errors import BadRequest, HeadraceError
+from headrace.errors import HeadraceError, LimitExceeded
 from headrace.protocols.flight.codec import error_body
+from headrace.protocols.flight.metrics import FlightMetrics
 from headrace.protocols.flight.permit import require
 from headrace.protocols.flight.requests import (
     LENGTH_BYTES,
     PATH,
     PROOF_BYTES,
     PROOF_HEADER,
-    REQUEST_BYTES_MAX,
     TICKET_HEADER,
     UPGRADE,
     Answer,
@@ -39,6 +39,7 @@ from headrace.protocols.flight.requests import (
     framed,
     hub_proof,
 )
+from headrace.protocols.flight.settings import Flight
 from headrace.security import Principal, acting_as
 from headrace.serving.tcp import TcpConnection, TcpServer
 
@@ -47,10 +48,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace.flight")
 
-TICKETS_MAX: Final = 1_000
-TICKET_S: Final = 10.0
-AHEAD_BYTES_MAX: Final = 2 * REQUEST_BYTES_MAX
-"""So much is read while a request is under way."""
+APART_BYTES: Final = 16 << 10
+"""A request of this size is read beside the event loop: it may hold more than a thousand records."""
+AHEAD_REQUESTS: Final = 2
+"""As many of the largest requests are read while one is under way."""
 
 
 class _Ticket(NamedTuple):
@@ -66,26 +67,43 @@ class Lines(TcpServer["Line"]):
         """`refusal` is what clients are told when the hub stops."""
         super().__init__(hub, "flight")
         self.refusal = refusal
+        self.settings = hub.config.section(Flight)
+        metrics = hub.metrics.section(FlightMetrics)
+        self._refused = metrics.lines_refused
+        hub.metrics.before_scrape(lambda: metrics.lines.set(len(self.connections)))
         self._tickets: OrderedDict[str, _Ticket] = OrderedDict()
         self._stopped = False
         hub.mounts.upgrades[UPGRADE] = self.take_over
 
     async def offer(self, principal: Principal) -> LineOffer:
-        """A line for this client, if there is an HTTP listener to open it at."""
+        """A line for this client, if there is an HTTP listener to open it at, and room."""
         address = self.hub.addresses.get("http")
         if address is None or self._stopped:
             return LineOffer()
+        if len(self.connections) >= self.settings.lines_max:
+            self.met("lines_max")
+            return LineOffer()
         ticket, secret = secrets.token_urlsafe(24), secrets.token_urlsafe(32)
-        self._tickets[ticket] = _Ticket(secret, principal, time.monotonic() + TICKET_S)
-        while len(self._tickets) > TICKETS_MAX:
+        now_s = monotonic()
+        self._tickets[ticket] = _Ticket(secret, principal, now_s + self.settings.line_ticket_s)
+        while next(iter(self._tickets.values())).until_s < now_s:
             self._tickets.popitem(last=False)
-        return LineOffer(address, self.hub.security.tls_files("http") is not None, ticket, secret)
+        if len(self._tickets) > self.settings.line_tickets_max:
+            self._tickets.popitem(last=False)
+            self.met("line_tickets_max")
+        has_tls = self.hub.security.tls_files("http") is not None
+        return LineOffer(address, has_tls, ticket, secret, self.settings.line_request_bytes_max)
+
+    def met(self, limit: str) -> None:
+        """A line has met a limit."""
+        self._refused.labels(limit=f"flight.{limit}").inc()
 
     def take_over(self, path: str, headers: Mapping[str, str], transport: asyncio.Transport, rest: bytes) -> None:
         """The HTTP listener has a connection for us; `rest` came behind the request."""
         ticket = self._tickets.pop(headers.get(TICKET_HEADER, ""), None)
-        if self._stopped or path != PATH or ticket is None or ticket.until_s < time.monotonic():
-            status = HTTPStatus.UNAUTHORIZED
+        status = self._refusal(path, ticket)
+        if status is not None or ticket is None:
+            status = status or HTTPStatus.UNAUTHORIZED
             head = f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
             transport.write(head.encode())
             transport.close()
@@ -98,6 +116,18 @@ class Lines(TcpServer["Line"]):
         line.connection_made(transport)
         if rest:
             line.data_received(rest)
+
+    def _refusal(self, path: str, ticket: _Ticket | None) -> HTTPStatus | None:
+        """Why there is no line for the holder of a ticket, if there is none."""
+        if self._stopped or path != PATH or ticket is None:
+            return HTTPStatus.UNAUTHORIZED
+        if ticket.until_s < monotonic():
+            self.met("line_ticket_s")
+            return HTTPStatus.UNAUTHORIZED
+        if len(self.connections) >= self.settings.lines_max:
+            self.met("lines_max")
+            return HTTPStatus.SERVICE_UNAVAILABLE
+        return None
 
     async def close(self) -> None:
         """Open no more, and end those that are open."""
@@ -152,11 +182,10 @@ class Line(TcpConnection, asyncio.Protocol):
         """Begin with the next request, if it is whole and none is under way."""
         if self._busy or self.transport.is_closing() or len(self._unread) < LENGTH_BYTES:
             return
-        size = int.from_bytes(self._unread[:LENGTH_BYTES], "big")
-        if size > REQUEST_BYTES_MAX:
-            self._end(
-                BadRequest(f"a request on a line has at most {REQUEST_BYTES_MAX} bytes, not {size}: make it a call")
-            )
+        size, maximum = int.from_bytes(self._unread[:LENGTH_BYTES], "big"), self._lines.settings.line_request_bytes_max
+        if size > maximum:
+            self._lines.met("line_request_bytes_max")
+            self._end(LimitExceeded("bytes of a request on a line", size, maximum, "flight.line_request_bytes_max"))
             return
         end = LENGTH_BYTES + size
         if len(self._unread) >= end:
@@ -183,7 +212,10 @@ class Line(TcpConnection, asyncio.Protocol):
             self.pace()
 
     async def _answer(self, body: bytes) -> Answer:
-        request = decode_request(body)
+        if len(body) < APART_BYTES:
+            request = decode_request(body)
+        else:
+            request = await self.hub.intake.apart(lambda: decode_request(body))
         if request.append is not None:
             with self.hub.tracing.call("flight.put", request.trace):
                 appended = await self._append(request.append)
@@ -212,7 +244,7 @@ class Line(TcpConnection, asyncio.Protocol):
 
     def has_room(self) -> bool:
         """Whether more may be read while a request is under way."""
-        return not self._busy or len(self._unread) < AHEAD_BYTES_MAX
+        return not self._busy or len(self._unread) < AHEAD_REQUESTS * self._lines.settings.line_request_bytes_max
 
     def owes(self) -> bool:
         """Whether a request is under way."""

@@ -13,3 +13,7 @@ class FlightMetrics:
 
     def __init__(self, make: Maker) -> None:
         self.puts_bytes = make.gauge("headrace_flight_puts_bytes", "Batches of all puts that wait for the disk")
+        self.lines = make.gauge("headrace_flight_lines", "Open lines of the SDK")
+        self.lines_refused = make.counter(
+            "headrace_flight_lines_refused_total", "Lines that met a limit, by its name", ["limit"]
+        )

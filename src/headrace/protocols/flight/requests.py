@@ -35,16 +35,18 @@ PROOF_HEADER: Final = "headrace-proof"
 PROOF_BYTES: Final = 64
 LENGTH_BYTES: Final = 4
 REQUEST_BYTES_MAX: Final = 64 << 10
-"""What is larger is a call of its own: it would keep the event loop from others."""
+"""For an offer that names no limit of its own."""
 
 
 class LineOffer(msgspec.Struct, frozen=True):
-    """Where a line can be opened, and how each side knows the other. No address: not at this hub."""
+    """Where a line can be opened, and how each side knows the other. No address: not at this hub, or not now. A request
+    of more than `request_bytes_max` is to be a call of its own: it would keep the hub's event loop from others."""
 
     address: str | None = None
     tls: bool = False
     ticket: str = ""
     secret: str = ""
+    request_bytes_max: int = REQUEST_BYTES_MAX
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

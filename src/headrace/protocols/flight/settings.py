@@ -6,8 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from headrace.config.sections import Bytes, Count, Section
-from headrace.units import MIB
+from headrace.config.sections import Bytes, Count, Seconds, Section
+from headrace.units import KIB, MIB
 
 
 class Flight(Section, frozen=True):
@@ -23,3 +23,13 @@ class Flight(Section, frozen=True):
         Bytes, Meta(description="Batches of all puts that wait for the disk; above it puts are not read on")
     ] = 64 * MIB
     writers_max: Annotated[Count, Meta(description="Open puts; each has two threads")] = 1_000
+    lines_max: Annotated[
+        Count, Meta(description="Open lines of the SDK; a client that gets none makes calls instead")
+    ] = 1_000
+    line_request_bytes_max: Annotated[
+        Bytes, Meta(description="The largest request on a line; what is larger the SDK makes a call")
+    ] = 64 * KIB
+    line_ticket_s: Annotated[Seconds, Meta(description="A line must be opened within this after it was offered")] = 10
+    line_tickets_max: Annotated[
+        Count, Meta(description="Lines that are offered and not opened yet; one more makes the oldest offer void")
+    ] = 1_000
