@@ -259,10 +259,10 @@ def limited(**limits: float) -> Iterator[WithHttp]:
         served.run(whole.listener.close())
 
 
-def test_a_ticket_is_good_for_a_short_time(home, monkeypatch) -> None:
+def test_a_ticket_is_good_for_a_short_time(home) -> None:
     now_s = 1000.0
-    monkeypatch.setattr("headrace.protocols.flight.lines.monotonic", lambda: now_s)
     with limited(line_ticket_s=5) as hub:
+        lines_of(hub).clock_s = lambda: now_s
         early, late = offered(hub), offered(hub)
         now_s += 5
         assert upgraded(hub, early.ticket).recv(1000).startswith(b"HTTP/1.1 101")

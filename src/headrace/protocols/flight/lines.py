@@ -12,10 +12,10 @@ import asyncio
 import hmac
 import logging
 import secrets
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -63,9 +63,12 @@ class _Ticket(NamedTuple):
 class Lines(TcpServer["Line"]):
     """All lines of a hub. Only its event loop uses it."""
 
-    def __init__(self, hub: Hub, refusal: Callable[[], HeadraceError]) -> None:
+    def __init__(
+        self, hub: Hub, refusal: Callable[[], HeadraceError], clock_s: Callable[[], float] = lambda: time.monotonic()
+    ) -> None:
         """`refusal` is what clients are told when the hub stops."""
         super().__init__(hub, "flight")
+        self.clock_s = clock_s
         self.refusal = refusal
         self.settings = hub.config.section(Flight)
         metrics = hub.metrics.section(FlightMetrics)
@@ -84,7 +87,7 @@ class Lines(TcpServer["Line"]):
             self.met("lines_max")
             return LineOffer()
         ticket, secret = secrets.token_urlsafe(24), secrets.token_urlsafe(32)
-        now_s = monotonic()
+        now_s = self.clock_s()
         self._tickets[ticket] = _Ticket(secret, principal, now_s + self.settings.line_ticket_s)
         while next(iter(self._tickets.values())).until_s < now_s:
             self._tickets.popitem(last=False)
@@ -121,7 +124,7 @@ class Lines(TcpServer["Line"]):
         """Why there is no line for the holder of a ticket, if there is none."""
         if self._stopped or path != PATH or ticket is None:
             return HTTPStatus.UNAUTHORIZED
-        if ticket.until_s < monotonic():
+        if ticket.until_s < self.clock_s():
             self.met("line_ticket_s")
             return HTTPStatus.UNAUTHORIZED
         if len(self.connections) >= self.settings.lines_max:
