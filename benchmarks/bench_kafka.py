@@ -1,6 +1,6 @@
 """The log on Kafka against what it stands on, in one run: a plain producer, and the log in files.
 
-    python benchmarks/bench_kafka.py [--directory DIR] [--rounds 5] [--servers HOST:PORT,…]
+    python benchmarks/bench_kafka.py [--directory DIR] [--rounds 5] [--losses 1] [--servers HOST:PORT,…]
 
 Three brokers are started on this machine unless some are named: then brokers, hub and load share its cores, and only
 ratios mean anything. All are measured in turns, so that what else the machine does concerns them alike. The plain
@@ -45,7 +45,7 @@ from headrace.log.kafka.client import connect
 from headrace.log.kafka.topics import FLUSH, create_missing, plans
 
 if TYPE_CHECKING:
-    from kafka_brokers import Brokers
+    from kafka_brokers import Broker, Brokers
 
 SECONDS_EACH = 3.0
 BATCH = 1000
@@ -161,10 +161,30 @@ class Pause(NamedTuple):
     """Whether that broker was the active controller."""
 
 
-async def broker_pause(hub: Hub, brokers: Brokers, topic: str) -> Pause:
+async def broker_pauses(hub: Hub, brokers: Brokers, topic: str, count: int) -> list[Pause]:
+    """Each time the broker is started again, and keeps up with the others before the next one goes."""
+    pauses = []
+    for _ in range(count):
+        number = await asyncio.to_thread(_leader_in_sync, brokers, topic)
+        leader = brokers.brokers[number - 1]
+        pauses.append(await broker_pause(hub, leader, leader is brokers.controller))
+        progress(f"killed broker {leader.number}: {pauses[-1]}")
+        leader.start()
+        await asyncio.to_thread(brokers.wait_ready)
+    return pauses
+
+
+def _leader_in_sync(brokers: Brokers, topic: str) -> int:
+    """The number of the broker that leads, once all have what it has."""
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": brokers.servers})
-    leader = brokers.brokers[admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader - 1]
-    was_controller = admin.describe_cluster(request_timeout=30).result().controller.id == leader.number
+    while True:
+        partition = admin.list_topics(topic, timeout=30).topics[topic].partitions[0]
+        if len(partition.isrs) == len(brokers.brokers):
+            return int(partition.leader)
+        time.sleep(0.2)
+
+
+async def broker_pause(hub: Hub, leader: Broker, is_controller: bool) -> Pause:
     one = Batch.one(BATCHES[0][0])
     await hub.append("s", one)
     killed_at = last = time.perf_counter()
@@ -174,7 +194,7 @@ async def broker_pause(hub: Hub, brokers: Brokers, topic: str) -> Pause:
         await hub.append("s", one)
         now = time.perf_counter()
         longest, last = max(longest, now - last), now
-    return Pause(longest, was_controller)
+    return Pause(longest, is_controller)
 
 
 def brokers_are_lacking(servers: str) -> bool:
@@ -212,7 +232,7 @@ def own_cluster(directory: Path, servers: str) -> Iterator[Brokers | None]:
         brokers.stop()
 
 
-async def measure(directory: Path, servers: str, rounds: int, brokers: Brokers | None) -> None:
+async def measure(directory: Path, servers: str, rounds: int, brokers: Brokers | None, losses: int) -> None:
     prefix = f"bench-{uuid.uuid4().hex[:8]}"
     settings = Kafka(servers=servers, prefix=prefix)
     kafka = connect(settings)
@@ -256,13 +276,14 @@ async def measure(directory: Path, servers: str, rounds: int, brokers: Brokers |
             singles.setdefault(name, []).extend(await hub_singles_us(hub, "s"))
     if brokers is not None:
         progress("killing the broker that leads the journal")
-        pause = await broker_pause(hubs["kafka"], brokers, journal.name)
+        pauses = await broker_pauses(hubs["kafka"], brokers, journal.name, losses)
     for hub in hubs.values():
         await hub.close()
     show(rates, singles)
     if brokers is not None:
-        what = "a broker that was the active controller, too" if pause.was_controller else "a broker"
-        print(f"loss of {what}: {pause.seconds:.1f} s without an acknowledgement; brokers notice after 6 s")
+        for what, was_controller in (("a broker", False), ("a broker that was the active controller, too", True)):
+            if seconds := [f"{pause.seconds:.1f}" for pause in pauses if pause.was_controller is was_controller]:
+                print(f"loss of {what}: {', '.join(seconds)} s without an acknowledgement; brokers notice after 6 s")
 
 
 def progress(what: str) -> None:
@@ -288,6 +309,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--directory", type=Path, default=None, help="where to write; needs some GB")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--losses", type=int, default=1, help="how often a broker is killed in the end")
     parser.add_argument("--servers", default="", help="brokers that run already")
     arguments = parser.parse_args()
     if brokers_are_lacking(arguments.servers):
@@ -296,7 +318,7 @@ def main() -> None:
     place = tempfile.TemporaryDirectory(dir=arguments.directory, prefix="headrace-bench-")
     with place as made, own_cluster(Path(made), arguments.servers) as brokers:
         servers = arguments.servers if brokers is None else brokers.servers
-        asyncio.run(measure(Path(made), servers, arguments.rounds, brokers))
+        asyncio.run(measure(Path(made), servers, arguments.rounds, brokers, arguments.losses))
 
 
 if __name__ == "__main__":

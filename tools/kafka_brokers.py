@@ -13,6 +13,7 @@ import base64
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -42,6 +43,8 @@ RUN_FAST = ("-Xmx512m", "-Xms512m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 """For benchmarks: as brokers are run."""
 FORMATTED = "ports.txt"
 """Written when all brokers of a directory are formatted."""
+QUORUM = "data/__cluster_metadata-0/quorum-state"
+"""Where a broker notes who leads the controllers."""
 SESSION_TIMEOUT_MS = 6000
 """A broker that says nothing for so long has gone: leadership moves."""
 
@@ -251,6 +254,14 @@ class Brokers:
         (found,) = (each for each in self._listeners if each.name == listener)
         ports = found.advertised or [broker.ports[listener] for broker in self.brokers]
         return ",".join(f"127.0.0.1:{port}" for port in ports)
+
+    @property
+    def controller(self) -> Broker:
+        """The active one, as those that run wrote it down last. Clients cannot ask: they are told of any broker."""
+        notes = [broker.directory / QUORUM for broker in self.brokers if broker.process is not None]
+        known = [json.loads(note.read_text(encoding="utf-8")) for note in notes]
+        last = max((each for each in known if each["leaderId"] > 0), key=lambda each: int(each["leaderEpoch"]))
+        return self.brokers[last["leaderId"] - 1]
 
     def start(self) -> None:
         """Format, unless that is done, and start; ready when this returns."""

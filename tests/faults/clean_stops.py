@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.flight as flight
-from faults.forked_hub import ForkedHub
+from support.forked_hub import ForkedHub
 from support.hub_process import HubProcess
 from support.until import wait_until
 

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from faults import immortal_shop
-from faults.forked_hub import PRELOADED, ForkedHub
 from faults.immortal_shop import CARTS, asks, is_refused
+from support.forked_hub import PRELOADED, ForkedHub
 from support.until import wait_until
 
 import headrace
@@ -98,7 +98,9 @@ class Fire:
 
     def kill_one(self) -> None:
         """One kill, and a start behind it."""
-        victim = self.random.choices(list(VICTIMS), list(VICTIMS.values()))[0]
+        self.kill(self.random.choices(list(VICTIMS), list(VICTIMS.values()))[0])
+
+    def kill(self, victim: str) -> None:
         if victim in ("hub", "everything"):
             self.hub.kill()
         if victim in ("all programs", "everything"):

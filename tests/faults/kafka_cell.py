@@ -118,8 +118,8 @@ def leader(cell: Cell) -> int:
 
 
 def controller(cell: Cell) -> int:
-    admin = AdminClient({"bootstrap.servers": cell.brokers.servers})
-    return int(admin.describe_cluster(request_timeout=30).result().controller.id)
+    """The number of the broker that is the active controller."""
+    return cell.brokers.controller.number
 
 
 def is_still(hub: Victim) -> bool:

@@ -19,8 +19,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from faults.forked_hub import ForkedHub
 from faults.kill_workers import WORKERS, Verdict, Worker
+from support.forked_hub import ForkedHub
 from support.hub_process import STOP_S, HubProcess
 from support.until import until
 

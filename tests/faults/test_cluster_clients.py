@@ -11,13 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faults import (
-    test_flight_kill,
-    test_futoin_kill,
-    test_immortals_under_fire,
-    test_ockam_kill,
-    test_perper_kill,
-)
+from faults import immortal_kills, test_flight_kill, test_futoin_kill, test_ockam_kill, test_perper_kill
 from kafka_brokers import Brokers
 from support.cluster import FailoverHub
 
@@ -36,9 +30,9 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def hubs_are_clusters(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(FailoverHub, "servers", brokers.servers)
-    modules = (test_flight_kill, test_futoin_kill, test_immortals_under_fire, test_ockam_kill, test_perper_kill)
-    for module in modules:
+    for module in (test_flight_kill, test_futoin_kill, test_ockam_kill, test_perper_kill):
         monkeypatch.setattr(module, "HubProcess", FailoverHub)
+    monkeypatch.setattr(immortal_kills, "ForkedHub", FailoverHub)
     monkeypatch.setattr(test_flight_kill, "KILLS", 2)
     monkeypatch.setattr(test_futoin_kill, "ROUNDS", 2)
     yield
@@ -82,11 +76,13 @@ def test_perper_agents(up: FailoverHub, tmp_path: Path) -> None:
 
 
 def test_immortals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program of an immortal knows one hub, which does not own the log; its ports are the owner's, whichever it
+    """The programs of immortals know one hub, which does not own the log; their ports are the owner's, whichever it
     is."""
-    monkeypatch.setattr(test_immortals_under_fire, "CALLS", 24)
-    monkeypatch.setattr(test_immortals_under_fire, "VICTIMS", ["hub", "shop", "hub"])
-    test_immortals_under_fire.test_every_call_is_made_once_whatever_is_killed(tmp_path)
+    victims = ["hub", "shop", "hub"]
+    fire = immortal_kills.Fire(tmp_path, seed=3)
+    monkeypatch.setattr(fire, "kill_one", lambda: fire.kill(victims[fire.kills.total()]))
+    assert fire.run(len(victims), minutes=5) == []
+    assert fire.kills.total() == len(victims)
     assert FailoverHub.clusters[tmp_path].epoch() >= 3, "two takeovers"
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
 
+from support.forked_hub import ForkedHub
 from support.hub_process import HubProcess
 from support.kafka import new_cell
 from support.until import wait_until
@@ -66,9 +67,10 @@ class HubCluster:
     def new_hub(self, name: str) -> HubProcess:
         """One more, not started, with an empty disk."""
         (self._folder / name).mkdir(parents=True)
-        return HubProcess(
-            self._folder / name, *self.settings, f"cluster.hub={name}", only=self._only, environment=self._environment
-        )
+        settings = (*self.settings, f"cluster.hub={name}")
+        if self._environment is None:
+            return ForkedHub(self._folder / name, *settings, only=self._only)
+        return HubProcess(self._folder / name, *settings, only=self._only, environment=self._environment)
 
     def __enter__(self) -> HubCluster:
         try:

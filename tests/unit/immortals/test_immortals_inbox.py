@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from faults.forked_hub import ForkedHub
+from support.forked_hub import ForkedHub
 from support.until import until
 
 from headrace.immortals import Immortal, method, serve

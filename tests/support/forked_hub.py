@@ -21,6 +21,8 @@ PRELOADED = [
     "headrace.cli.main",
     "headrace.cli.up",
     "headrace.log.sealer",
+    "headrace.log.kafka.confluent",
+    "headrace.cluster.node",
     *{entry.partition(":")[0] for entry in (*LISTENERS.values(), *SERVICES.values())},
 ]
 
