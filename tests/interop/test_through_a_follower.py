@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,14 @@ from interop.test_ockam_rust import program, running
 from interop.test_wallaroo_described_client import DescribedClient, run
 from support.fake_cluster import FakeCluster
 from support.until import DEADLINE_S, wait_until
+from support.wallaroo_peer import records
 
 __all__ = ["program"]  # a fixture
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
 
+WINDOW = ("wallaroo.window_credits=50", "wallaroo.credit_bytes=1MiB")
+"""All that the described client understands."""
 USERS = f"""
 [futoin]
 insecure = true
@@ -42,8 +46,7 @@ roles = ["writer"]
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeCluster]:
-    window = ("wallaroo.window_credits=50", "wallaroo.credit_bytes=1MiB")  # all that the described client understands
-    with FakeCluster(tmp_path_factory.mktemp("hubs"), *window) as cluster:
+    with FakeCluster(tmp_path_factory.mktemp("hubs"), *WINDOW) as cluster:
         yield cluster
 
 
@@ -80,6 +83,34 @@ async def test_wallaroo_as_described(shared: FakeCluster) -> None:
     assert client.problems == []
     for name in ("a", "b"):
         assert shared.call(lambda name=name: shared.hub.bounds(f"instance.{name}")) == (0, 300)
+
+
+class Halfway(DescribedClient):
+    """It pauses when some of its messages are acknowledged."""
+
+    def __init__(self, address: str, last: int) -> None:
+        super().__init__(address, [b"a"], last)
+        self.is_halfway, self.goes_on = threading.Event(), threading.Event()
+
+    def take_ack(self, stream_id: int, point: int) -> None:
+        super().take_ack(stream_id, point)
+        if point >= self.last // 2:
+            self.is_halfway.set()
+            assert self.goes_on.wait(DEADLINE_S)
+
+
+async def test_wallaroo_as_described_through_a_takeover(tmp_path: Path) -> None:
+    with FakeCluster(tmp_path, *WINDOW, only=("wallaroo", "http")) as cluster:
+        client = Halfway(cluster.addresses["wallaroo"], 1_000)
+        running = asyncio.create_task(run(client))
+        assert await asyncio.to_thread(client.is_halfway.wait, DEADLINE_S)
+        await asyncio.to_thread(cluster.run, cluster.hand_over())
+        client.goes_on.set()
+        await running
+        assert client.problems == []
+        assert client.connections >= 2, "the owner has changed between"
+        found = cluster.run(records(cluster.hub, "instance.a"))
+        assert [row["id"] for row in found] == list(range(1, 1_001))
 
 
 def test_plain_flight(shared: FakeCluster, tmp_path: Path) -> None:

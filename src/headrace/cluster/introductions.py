@@ -241,7 +241,7 @@ class Introducer:
             self._warned_of = owner.life
             logger.warning(
                 "clients are passed on as this hub's own: the owner's port for introductions does not answer; check "
-                "cluster.listen and cluster.advertise.cluster there, and firewalls between",
+                "cluster.listen and cluster.advertise there, and firewalls between",
                 extra=fields(hub=owner.hub, address=owner.addresses.get(LISTENER), error=repr(error)),
             )
 
