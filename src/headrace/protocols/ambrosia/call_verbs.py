@@ -264,25 +264,27 @@ class CallVerbs:
 
     async def _while_permitted(self, name: str, right: Right, verb: str, answer: Coroutine[Any, Any, Said]) -> Said:
         """An answer is only for those who may still have it. A call that is logged goes on without them."""
-        caller, answered = current(), asyncio.ensure_future(answer)
-        refused: asyncio.Future[HeadraceError] = asyncio.get_running_loop().create_future()
+        caller, task = current(), asyncio.current_task()
+        assert task is not None
+        refused: list[HeadraceError] = []
 
         def look() -> None:
             try:
                 self._check(caller, name, right, verb)
             except HeadraceError as error:
-                if not refused.done():
-                    refused.set_result(error)
+                if not refused:
+                    refused.append(error)
+                    task.cancel()
 
         unwatch = caller.watch(look)
         try:
-            await asyncio.wait((answered, refused), return_when=asyncio.FIRST_COMPLETED)
-            if refused.done():
-                raise refused.result()
-            return answered.result()
+            return await answer
+        except asyncio.CancelledError:
+            if not refused or task.uncancel():  # somebody else cancels it as well
+                raise
+            raise refused[0] from None
         finally:
             unwatch()
-            answered.cancel()
 
     def _check(self, caller: Principal, name: str, right: Right, verb: str) -> None:
         instance = self._coordinator.instances.get(name)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.log.batch import Columns
 from headrace.protocols.ambrosia import codec
 from headrace.protocols.ambrosia.call_reader import Calls, Event, Malformed, MessageReader, label_of_call
 from headrace.protocols.ambrosia.codec import (
@@ -21,6 +22,7 @@ from headrace.protocols.ambrosia.codec import (
     Type,
     encode,
 )
+from headrace.protocols.ambrosia.coordinator import call_queue
 from headrace.protocols.ambrosia.settings import Ambrosia
 
 
@@ -237,3 +239,19 @@ def test_calls_without_the_first_ones() -> None:
     rest = calls.without_first(2)
     assert rest.count == 3
     assert rest.payload() == b"".join(encode(Call(1, 1, bytes(size))) for size in range(2, 5))
+
+
+@pytest.mark.parametrize("senders", [[None], [None, "desk"], ["desk", "desk"]])
+def test_few_calls_are_packed_as_many_are(senders: list[str | None], monkeypatch: pytest.MonkeyPatch) -> None:
+    arrivals = [call_queue.CallQueue._time_of_record(7)]
+    for number, sender in enumerate(senders):
+        parts = [b"a" * number, b"bc"]
+        calls = Calls(b"", f"async/{number}", True, [number, 2], [b"".join(parts)])
+        arrivals.append(call_queue.Arrival.of(sender, calls, (), None))
+    for sequence in (None, 5):
+        monkeypatch.setattr(call_queue, "FEW", 100)
+        few, few_data, few_replayable = call_queue.pack(arrivals, sequence)
+        monkeypatch.setattr(call_queue, "FEW", 0)
+        many, data, replayable = call_queue.pack(arrivals, sequence)
+        assert (few_data, few_replayable, few.count, few.largest) == (data, replayable, many.count, many.largest)
+        assert Columns(few.body).to_arrow(3, 4).equals(Columns(many.body).to_arrow(3, 4))

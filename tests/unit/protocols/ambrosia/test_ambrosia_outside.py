@@ -92,6 +92,44 @@ async def test_an_answer_is_kept_for_its_key_over_a_restart_of_the_hub() -> None
         assert bytes((await waiting).value) == b"8"
 
 
+async def test_a_caller_who_leaves_while_the_call_is_being_logged_can_ask_for_the_answer_later() -> None:
+    async with memory_hub(A) as hub, coordinator(hub) as ports:
+        binding = await started(ports)
+        calls = ports.coordinator.outside
+        leaving = call(hub, idempotency_key="k")
+        await until(lambda: calls.under_way)
+        leaving.cancel()
+        await asyncio.wait((leaving,))
+        answer(binding, await heard(binding), b"7")
+        await until(lambda: (kept := calls._stored("a", "k")) is not None and kept.kind is not None)
+        assert bytes((await call(hub, idempotency_key="k", wait_s=1.0)).value) == b"7"
+        await binding.close()
+
+
+async def test_a_call_that_is_not_logged_is_an_error_and_its_key_is_free() -> None:
+    async with memory_hub(A) as hub, coordinator(hub) as ports:
+        binding = await started(ports)
+        queue = ports.coordinator.find("a").queue
+        queue.hold()
+        waiting = [call(hub, idempotency_key="k"), call(hub, idempotency_key="k")]
+        await until(lambda: len(ports.coordinator.outside._waiting.get(("a", _number(ports, "k")), ())) == 2)
+        queue.drop(Busy("the disk is full"))
+        for each in waiting:
+            with pytest.raises(Busy, match="the disk is full"):
+                await each
+        queue.start_over()
+        queue.release(to_log=True)
+        again = call(hub, idempotency_key="k", arguments={"amount": 2})
+        answer(binding, await heard(binding), b"9")
+        assert bytes((await again).value) == b"9"
+        await binding.close()
+
+
+def _number(ports: ImmortalPorts, key: str) -> int:
+    kept = ports.coordinator.outside._numbers.get(("a", key))
+    return -1 if kept is None else kept.number
+
+
 def _said(asked: Call) -> Any:
     message = codec.encode(Return(BodyKind.VALUE, b"a", asked.call_number, b"8"))
     return outside.Calls(b"@outside", "return", True, [len(message)], [message])

@@ -31,6 +31,7 @@ QUEUE_BYTES_MAX: Final = 1 << 20  # senders are held back while this much waits 
 PIECE_BYTES_MAX: Final = RECORD_BYTES_MAX - RECORD_HEADER_BYTES - 32  # room for the time
 CLOCK_LABEL: Final = label_of_call(CLOCK_METHOD, RpcType.IMPULSE)
 TIME: Final = struct.Struct("<q")
+FEW: Final = 200
 CALL_OVERHEAD_BYTES: Final = 32  # offsets, sequence id and bits of one stream record; its label and sender come on top
 
 
@@ -84,6 +85,8 @@ def pack(arrivals: list[Arrival], sequence: int | None) -> tuple[Batch, bytes, i
     if len(arrivals) == 1 and arrivals[0].calls.count == 1:
         (arrival,) = arrivals
         return Batch.one(data, id=sequence, type=arrival.calls.label, key=arrival.key), data, replayable
+    if len(arrivals) <= FEW and sum(arrival.calls.count for arrival in arrivals) <= FEW:
+        return _packed_few(arrivals, data, sequence), data, replayable
     lengths = np.array([length for arrival in arrivals for length in arrival.calls.lengths], np.int32)
     count = len(lengths)
     offsets = np.zeros(count + 1, np.int32)
@@ -96,6 +99,22 @@ def pack(arrivals: list[Arrival], sequence: int | None) -> tuple[Batch, bytes, i
     if sequence is not None:
         columns["id"] = pa.array(np.full(count, sequence, np.int64))
     return Batch.from_arrow(pa.RecordBatch.from_pydict(columns)), data, replayable
+
+
+def _packed_few(arrivals: list[Arrival], data: bytes, sequence: int | None) -> Batch:
+    """The same without Arrow, whose calls take longer than this for a few records."""
+    payloads: list[bytes] = []
+    types: list[str | None] = []
+    keys: list[bytes | None] = []
+    at = 0
+    for arrival in arrivals:
+        for length in arrival.calls.lengths:
+            payloads.append(data[at : at + length])
+            at += length
+        types += [arrival.calls.label] * arrival.calls.count
+        keys += [arrival.key] * arrival.calls.count
+    ids = None if sequence is None else [sequence] * len(payloads)
+    return Batch.of(payloads, ids=ids, types=types, keys=None if all(key is None for key in keys) else keys)
 
 
 def _repeated(runs: list[tuple[str | bytes | None, int]], kind: pa.DataType) -> pa.Array:
@@ -239,11 +258,15 @@ class CallQueue:
 
     def flushed(self) -> asyncio.Future[None]:
         """Done when everything taken in so far is durable."""
+        return asyncio.shield(self.flushing())
+
+    def flushing(self) -> asyncio.Future[None]:
+        """The same, shared by all who ask: nobody may cancel it."""
         future = self._queue_done if self._queue else self._commit_done
         if future is None:
             future = self._new_future()
             future.set_result(None)
-        return asyncio.shield(future)
+        return future
 
     def hold(self) -> None:
         """Commit nothing new; what comes queues up."""

@@ -185,6 +185,11 @@ class Instance:
         if link is self.primary:
             self._running.set()
 
+    @property
+    def running_now(self) -> Link | None:
+        """The same, if there is one."""
+        return self.primary if self._running.is_set() else None
+
     async def running(self) -> Link:
         """The binding that processes messages as they come, once there is one."""
         await self._running.wait()

@@ -93,21 +93,18 @@ class Asked(msgspec.Struct, frozen=True):
     age_s: float | None = None
 
 
-class _Waiting:
-    """Callers who wait for one answer."""
-
-    __slots__ = ("count", "future")
-
-    def __init__(self, future: asyncio.Future[Return]) -> None:
-        self.future = future
-        self.count = 0
-
-
-async def _within(wait_s: float, future: asyncio.Future[Return]) -> Return | None:
-    """The answer; None if it takes longer. Others may wait for the same future."""
+def _give_up(future: asyncio.Future[Return | None]) -> None:
     if not future.done():
-        await asyncio.wait((future,), timeout=wait_s)
-    return future.result() if future.done() else None
+        future.set_result(None)
+
+
+async def _within(wait_s: float, future: asyncio.Future[Return | None]) -> Return | None:
+    """The answer; None if it takes longer."""
+    timer = asyncio.get_running_loop().call_later(wait_s, _give_up, future)
+    try:
+        return await future
+    finally:
+        timer.cancel()
 
 
 def _puts(name: str, unsaved: dict[str, Kept]) -> list[Op]:
@@ -121,7 +118,7 @@ class OutsideCalls:
         self._hub = hub
         self._settings = settings
         self._message_bytes_max = message_bytes_max
-        self._waiting: dict[tuple[str, int], _Waiting] = {}
+        self._waiting: dict[tuple[str, int], list[asyncio.Future[Return | None]]] = {}
         self._keys: dict[tuple[str, int], str] = {}  # of calls with a key that have no durable answer yet
         self._numbers: dict[tuple[str, str], Kept] = {}  # the same from the other side
         self._unsaved: dict[str, dict[str, Kept]] = defaultdict(dict)
@@ -150,7 +147,8 @@ class OutsideCalls:
             if timer is not None:
                 timer.cancel()
         for waiting in self._waiting.values():
-            waiting.future.cancel()
+            for future in waiting:
+                future.cancel()
 
     # --- calls --------------------------------------------------------------------------------------------------
 
@@ -161,10 +159,7 @@ class OutsideCalls:
         that call."""
         name = instance.name
         if key is None:
-            number = secrets.randbits(NUMBER_BITS)
-            with self._wait_for(name, number) as future:
-                await self._log(instance, method, arguments, number, ())
-                return await _within(wait_s, future)
+            return await self._make(instance, method, arguments, secrets.randbits(NUMBER_BITS), wait_s, ())
         if not 0 < len(key.encode()) <= IDEMPOTENCY_KEY_BYTES_MAX:
             raise BadRequest(f"an idempotency key has 1 to {IDEMPOTENCY_KEY_BYTES_MAX} bytes, not {len(key.encode())}")
         digest = xxhash.xxh64_intdigest(b"%d " % method + arguments, seed=1) >> 1
@@ -173,15 +168,8 @@ class OutsideCalls:
             kept = Kept(secrets.randbits(NUMBER_BITS), digest, int(time.time()))
             self._numbers[name, key] = kept  # before anything is awaited: the same call may come twice at once
             self._keys[name, kept.number] = key
-            with self._wait_for(name, kept.number) as future:
-                try:
-                    put = Put(ANSWERS_TABLE, _row(name, key), msgspec.msgpack.encode(kept))
-                    await self._log(instance, method, arguments, kept.number, (put,))
-                except BaseException:
-                    self._numbers.pop((name, key), None)
-                    self._keys.pop((name, kept.number), None)
-                    raise
-                return await _within(wait_s, future)
+            put = Put(ANSWERS_TABLE, _row(name, key), msgspec.msgpack.encode(kept))
+            return await self._make(instance, method, arguments, kept.number, wait_s, (put,))
         if kept.digest != digest:
             raise BadRequest(
                 f"the idempotency key {key!r} was used for another call of {name!r}: the method or its arguments "
@@ -189,7 +177,7 @@ class OutsideCalls:
             )
         if kept.kind is not None:
             return kept.answer
-        with self._wait_for(name, kept.number) as future:
+        with self._answer(name, kept.number) as future:
             return await _within(wait_s, future)
 
     def number_of(self, name: str, key: str) -> int:
@@ -203,33 +191,74 @@ class OutsideCalls:
         value = self._hub.get(ANSWERS_TABLE, _row(name, key))
         return None if value is None else _decoded(value)
 
-    async def _log(self, instance: Instance, method: int, arguments: bytes, number: int, ops: tuple[Op, ...]) -> None:
+    async def _make(
+        self, instance: Instance, method: int, arguments: bytes, number: int, wait_s: float, ops: tuple[Op, ...]
+    ) -> Return | None:
+        """Log a call, and wait for its answer: that comes only once the call is durable, so nothing else is waited for
+        unless it takes too long."""
+        with self._answer(instance.name, number) as future:
+            try:
+                message = self._message(method, arguments, number)
+                if instance.full:
+                    await instance.wait_for_room()
+            except BaseException:
+                self._unmake(instance.name, number)
+                raise
+            logged = self._log(instance, method, message, number, ops)
+            answer = await _within(wait_s, future) if wait_s else None
+            if answer is None:
+                await asyncio.shield(logged)
+            return answer
+
+    def _message(self, method: int, arguments: bytes, number: int) -> bytes:
         limit = self._settings.outside_calls_max
         if len(self._waiting) > limit:  # this one is among them
             raise Busy(f"{limit} calls from outside are under way; the limit is set by 'ambrosia.outside_calls_max'")
         message = encode(Call(method, RpcType.ASYNC, arguments, None, OUTSIDE.encode(), number))
         if len(message) > self._message_bytes_max:
             raise LimitExceeded("bytes of a call", len(message), self._message_bytes_max, "ambrosia.message_bytes_max")
-        if instance.full:
-            await instance.wait_for_room()
+        return message
+
+    def _log(
+        self, instance: Instance, method: int, message: bytes, number: int, ops: tuple[Op, ...]
+    ) -> asyncio.Future[None]:
+        """Send a call to the log, with answers that wait for a commit. Whoever made it may go: it is logged."""
+        name, queue = instance.name, instance.queue
+        unsaved = self._unsaved.pop(name, {})
         calls = Calls(b"", label_of_call(method, RpcType.ASYNC), True, [len(message)], [message])
-        unsaved = self._unsaved.pop(instance.name, {})
-        instance.queue.add(None, calls, None, (*ops, *_puts(instance.name, unsaved)))
-        instance.queue.commit()
-        logged = instance.queue.flushed()
-        logged.add_done_callback(lambda done: self._saved(instance.name, unsaved, done))
-        await logged
+        queue.add(None, calls, None, (*ops, *_puts(name, unsaved)))
+        queue.commit()
+        logged = queue.flushing()
+        logged.add_done_callback(lambda done: self._logged(name, number, unsaved, done))
+        return logged
+
+    def _logged(self, name: str, number: int, unsaved: dict[str, Kept], done: asyncio.Future[None]) -> None:
+        if unsaved:
+            self._saved(name, unsaved, done)
+        error = done.exception()
+        if error is not None:
+            self._unmake(name, number)
+            for future in self._waiting.get((name, number), ()):
+                if not future.done():
+                    future.set_exception(error)
+
+    def _unmake(self, name: str, number: int) -> None:
+        """A call was not logged: its key is free again."""
+        key = self._keys.pop((name, number), None)
+        if key is not None:
+            self._numbers.pop((name, key), None)
 
     @contextlib.contextmanager
-    def _wait_for(self, name: str, number: int) -> Iterator[asyncio.Future[Return]]:
+    def _answer(self, name: str, number: int) -> Iterator[asyncio.Future[Return | None]]:
         """The answer, while the block lasts. Any number of callers may wait for the same one."""
-        waiting = self._waiting.setdefault((name, number), _Waiting(asyncio.get_running_loop().create_future()))
-        waiting.count += 1
+        future: asyncio.Future[Return | None] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.setdefault((name, number), [])
+        waiting.append(future)
         try:
-            yield waiting.future
+            yield future
         finally:
-            waiting.count -= 1
-            if not waiting.count:
+            waiting.remove(future)
+            if not waiting:
                 self._waiting.pop((name, number), None)
 
     async def ask(
@@ -239,18 +268,21 @@ class OutsideCalls:
         nothing is logged."""
         number = secrets.randbits(NUMBER_BITS)
         message = encode(Call(method, RpcType.ASYNC, arguments, None, OUTSIDE.encode(), number))
-        with self._wait_for(instance.name, number) as future:
-            standby = None if max_age_s is None else await instance.standby_within(max_age_s)
-            if standby is not None:
-                link, age_s = standby
+        standby = None if max_age_s is None else await instance.standby_within(max_age_s)
+        if standby is not None:
+            link, age_s = standby
+            with self._answer(instance.name, number) as future:
                 link.feed.send_control(message)
                 if (answer := await _within(min(wait_s, STANDBY_WAIT_S), future)) is not None:
                     return Asked(answer, age_s)
-            try:
-                link = await asyncio.wait_for(instance.running(), wait_s)
-            except TimeoutError:
-                return Asked()
-            link.feed.send_control(message)
+        with self._answer(instance.name, number) as future:
+            running = instance.running_now
+            if running is None:
+                try:
+                    running = await asyncio.wait_for(instance.running(), wait_s)
+                except TimeoutError:
+                    return Asked()
+            running.feed.send_control(message)
             return Asked(await _within(wait_s, future))
 
     # --- answers ------------------------------------------------------------------------------------------------
@@ -261,9 +293,9 @@ class OutsideCalls:
             if not isinstance(message, Return):
                 continue
             self._note(name, message)
-            waiting = self._waiting.get((name, message.call_number))
-            if waiting is not None and not waiting.future.done():
-                waiting.future.set_result(message)
+            for future in self._waiting.get((name, message.call_number), ()):
+                if not future.done():
+                    future.set_result(message)
             key = self._keys.get((name, message.call_number))
             if key is not None:
                 kept = self._numbers[name, key]
