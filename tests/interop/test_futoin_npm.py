@@ -16,6 +16,7 @@ import pytest
 import headrace.serving.http
 from headrace.config import Config, Futoin, SecuritySection, User
 from headrace.protocols.futoin import server
+from headrace.protocols.futoin.settings import MasterKey
 from headrace.testing import memory_hub
 
 FOLDER = Path(__file__).parent / "futoin"
@@ -29,7 +30,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.node]
 @pytest.fixture
 async def address() -> AsyncIterator[str]:
     config = Config(
-        futoin=Futoin(insecure=True, mac_keys={"macuser": MAC_KEY}),
+        futoin=Futoin(
+            insecure=True,
+            mac_keys={"macuser": MAC_KEY},
+            master_keys={"master-1": MasterKey(user="macuser", key=MAC_KEY)},
+            global_id="127.0.0.1",
+        ),
         security=SecuritySection(
             users={
                 "evtuser": User(secret="evtpass", roles=["writer"]),
@@ -59,7 +65,7 @@ async def run_clients(node_modules: Path, *arguments: str) -> dict[str, list[Any
         stderr=asyncio.subprocess.PIPE,
         limit=1 << 24,
     )
-    output, errors = await asyncio.wait_for(process.communicate(), 90)
+    output, errors = await asyncio.wait_for(process.communicate(), 280)
     seen: dict[str, list[Any]] = defaultdict(list)
     for line in output.decode().splitlines():
         said = json.loads(line)
@@ -84,6 +90,7 @@ async def test_published_clients(futoin_node_modules: Path, address: str, coding
         for form in ("-smac:macuser", "-hmac:macuser")
         for transport in ("http", "ws")
     ]
+    signed += [seen[f"master {kds} {transport}"] for kds in ("HKDF256", "HKDF512") for transport in ("http", "ws")]
     assert all(len(ids) == 1 and int(ids[0]) > 0 for ids in signed)
 
 

@@ -35,6 +35,8 @@ USERS = f"""
 [futoin]
 insecure = true
 mac_keys = {{ macuser = "{test_futoin_npm.MAC_KEY}" }}
+global_id = "127.0.0.1"
+master_keys = {{ master-1 = {{ user = "macuser", key = "{test_futoin_npm.MAC_KEY}" }} }}
 [security.users.evtuser]
 secret = "evtpass"
 roles = ["writer"]

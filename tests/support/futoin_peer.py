@@ -12,13 +12,26 @@ from support.until import DEADLINE_S
 from headrace.config import Config, Futoin, Grant, SecuritySection, User
 from headrace.hub import Hub
 from headrace.protocols.futoin.server import Application
+from headrace.protocols.futoin.settings import MasterKey
 
 MAC_KEY = b"MyLongTestSecretKey-0123456789"
+MASTER_KEY = bytes(range(48))
+MASTER_ID = "8JpzKjVWTt2vqz3vO5zZ1g"
 SEC = "evtuser:evtpass"
 
 
 def make_config(**settings: Any) -> Config:
     settings.setdefault("mac_keys", {"macuser": base64.b64encode(MAC_KEY).decode(), "ghost": "Z2hvc3Q="})
+    master = base64.b64encode(MASTER_KEY).decode()
+    settings.setdefault(
+        "master_keys",
+        {
+            MASTER_ID: MasterKey(user="macuser", key=master),
+            "of-adder": MasterKey(user="adder", key=master),
+            "of-ghost": MasterKey(user="ghost", key=master),
+        },
+    )
+    settings.setdefault("global_id", "hub.example")
     return Config(
         futoin=Futoin(**settings),
         security=SecuritySection(

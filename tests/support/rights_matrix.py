@@ -18,7 +18,9 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from support.rights_drivers import DRIVERS, Line, NotThere, Refused
+from support.rights_drivers import DRIVERS as OF_LISTENERS
+from support.rights_drivers import Line, NotThere, Refused
+from support.rights_lines import LinesLine
 from support.rights_world import CHANGED, HIDDEN, PERSONAS, World
 from support.until import DEADLINE_S
 
@@ -26,8 +28,10 @@ from headrace.protocols.descriptor import protocols
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 BEGIN, END = "<!-- rights matrix: make matrix -->", "<!-- end of the rights matrix -->"
-BESIDES = ("http", "console")
-"""What has rights and is no protocol."""
+BESIDES = ("lines", "http", "console")
+"""What has rights and is no protocol, or another way into one."""
+
+DRIVERS: dict[str, type[Line]] = {**OF_LISTENERS, "lines": LinesLine}
 
 Matrix = dict[str, dict[str, dict[str, str]]]
 """Listener → person → column → what happened."""

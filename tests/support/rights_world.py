@@ -25,6 +25,8 @@ from headrace.security import Security, hash_secret, new_token
 OWN, OTHER, RESERVED = "orders.eu", "payroll.eu", "wallaroo.streams"
 HIDDEN = "hidden.zebra"
 """A stream that nobody ever names: who hears of it was told by the hub."""
+HIDDEN_IMMORTAL = "hidden-yak"
+"""An immortal of the same kind."""
 BYSTANDER = "bystander"
 OWN_CACHE, OTHER_CACHE = "orders.cache", "payroll.cache"
 STREAMS = (OWN, OTHER, HIDDEN, "prices.eu")
@@ -101,7 +103,7 @@ class World:
         clients = b"".join((folder / f"{name}.pem").read_bytes() for name in PERSONAS if name != "stranger")
         (folder / "clients.pem").write_bytes(clients)
         settings = folder / "settings.toml"
-        immortals = [f'[ambrosia.immortals."{name}"]\ncheckpoints_kept = 2\n' for name in IMMORTALS]
+        immortals = [f'[ambrosia.immortals."{name}"]\ncheckpoints_kept = 2\n' for name in (*IMMORTALS, HIDDEN_IMMORTAL)]
         settings.write_text(SETTINGS + self._tls() + "".join(immortals))
         self.hub = HubProcess(folder, config=settings)
 
@@ -166,6 +168,7 @@ class World:
         """What a peer can learn beyond what it was granted, and how that looks on a wire."""
         return {
             "names of other streams": HIDDEN,
+            "names of other immortals": HIDDEN_IMMORTAL,
             "where the data is": str(self.folder),
             "version": headrace.__version__,
             "other users": BYSTANDER,

@@ -22,7 +22,10 @@ TESTS = "".join(file.read_text(encoding="utf-8") for file in sorted((ROOT / "tes
 TEST_FILES = {file.name for file in (ROOT / "tests").rglob("*.py")}
 FOLDERS = ("tests", "src", "docs", "examples", "tools", "benchmarks", ".ci")
 # Settings whose names the user chooses stand below these.
-FREE = ("security.users", "security.roles", "tls.listeners", "futoin.mac_keys", "ambrosia.immortals", "spark.conf")
+FREE = (
+    "security.users", "security.roles", "tls.listeners", "futoin.mac_keys", "futoin.master_keys", "ambrosia.immortals",
+    "spark.conf", "cluster.advertise",
+)  # fmt: skip
 
 # Words that begin as a setting does: verbs, spans, tables of the hub, ports in the ready file, a module of others.
 NO_SETTINGS = {

@@ -163,12 +163,17 @@ class Admin:
             process_id=os.getpid(),
             time_us=self._hub.sessions.now_us(),
             uptime_s=round(time.monotonic() - self._started, 3),
-            listeners=self._runtime.addresses,
+            listeners=self._listeners(),
             missing=self._runtime.missing,
             sessions=self._hub.sessions.counts(),
             warnings=self._hub.security.warnings(),
             health=self._hub.health.report(current()),
         )
+
+    def _listeners(self) -> dict[str, str]:
+        """Name → address. Ports of what a protocol serves by name, as an immortal, tell that name: for admins."""
+        everything = current().may("admin")
+        return {name: at for name, at in self._runtime.addresses.items() if everything or "." not in name}
 
     async def asyncapi(self, request: AsyncApiRequest) -> dict[str, Any]:
         """The listeners, and the streams that the caller may read."""
@@ -176,7 +181,7 @@ class Admin:
         shown = (info for info in found if is_shown(info.name, "*", request.all))
         page = take(request, shown, lambda info: [info.id], self._hub.verbs.limit_of(request))
         streams = [(info.name, info.partitions) for info in page.items]
-        document = asyncapi.document(self._runtime.addresses, streams)
+        document = asyncapi.document(self._listeners(), streams)
         return document if page.next is None else document | {"x-next": page.next}
 
     async def back_up(self, request: BackupRequest) -> BackupInfo:

@@ -251,7 +251,7 @@ def _settings(node: Any, path: tuple[str, ...], origins: dict[str, str]) -> Iter
             yield Setting(key, shown, origins.get(key, DEFAULT), _description(kind), _unit(kind))
 
 
-SECRET_NAMES = frozenset({"secret", "token", "tokens", "cookie", "password", "mac_keys"})
+SECRET_NAMES = frozenset({"secret", "token", "tokens", "cookie", "password", "mac_keys", "master_keys"})
 KAFKA_CLIENT = ("log", "kafka", "client")
 KAFKA_SHOWN = re.compile(r"security\.protocol|sasl\.mechanisms?|sasl\.username|client\.id|.*\.location|[a-z.]+\.ms")
 """Properties of the Kafka client that are no secrets. There are many that are, and there will be more."""

@@ -35,6 +35,7 @@ from headrace.protocols.flight.requests import (
 )
 from headrace.protocols.flight.settings import Flight
 from headrace.security import new_token
+from headrace.security.admission import Password
 from headrace.security.principal import EVERYTHING
 from headrace.serving import http
 from headrace.testing import ServedHub, served_hub
@@ -198,6 +199,41 @@ def test_a_removed_user_loses_the_line(hub: WithHttp, ann: headrace.Client) -> N
         ann.append("orders", b"y")
     with pytest.raises(Unauthenticated):
         ann.bounds("orders")
+
+
+def test_what_is_under_way_when_the_user_goes_is_answered_and_no_more_taken(hub: WithHttp) -> None:
+    """Who was told only that they are not known would not know that their record is stored."""
+
+    async def offer_to_ann() -> LineOffer:
+        hub.hub.security.add_user("ann", "a secret", ["writer"])
+        return await lines_of(hub).offer(await hub.hub.admission.admit("flight", "", Password("ann", "a secret")))
+
+    offer = hub.served.run(offer_to_ann())
+    opened = upgraded(hub, offer.ticket)
+    while not opened.recv(1000).endswith(b"\r\n\r\n"):
+        pass
+    entered, go_on = slow_verb(hub)
+    opened.sendall(client_proof(offer.secret) + framed(Request("test.slow")))
+    assert entered.wait(60)
+    opened.sendall(framed(Request(append=StreamAppend("orders", [NewRecord(text="x")]))))
+
+    async def remove() -> None:
+        hub.hub.security.add_user("bob", None, ["admin"])
+        hub.hub.security.remove_user("ann")
+
+    hub.served.run(remove())
+    wait_until(lambda: "last_error" in hub.lines[0] and hub.lines[0]["last_error"], "the line to hear of it")
+
+    async def let_go() -> None:
+        go_on.set()
+
+    hub.served.run(let_go())
+    first, last = answers(opened)
+    assert (bytes(first.result), first.last) == (b"7", False)
+    assert last.last
+    assert last.error is not None
+    assert last.error.code == "unauthenticated"
+    assert hub.hub.bounds("orders").next == 0
 
 
 # Opening one
@@ -439,15 +475,13 @@ def test_a_hub_that_knows_no_lines_is_called(served: ServedHub) -> None:
 # The end
 
 
-def test_when_the_hub_stops_what_is_under_way_is_answered_and_no_more_taken(hub: WithHttp) -> None:
-    offer = offered(hub)
-    opened = upgraded(hub, offer.ticket)
-    while not opened.recv(1000).endswith(b"\r\n\r\n"):
-        pass
-    entered, go_on = threading.Event(), asyncio.Event()
+class Nothing(msgspec.Struct):
+    pass
 
-    class Nothing(msgspec.Struct):
-        pass
+
+def slow_verb(hub: WithHttp) -> tuple[threading.Event, asyncio.Event]:
+    """The verb `test.slow`: when it has begun, and what it waits for."""
+    entered, go_on = threading.Event(), asyncio.Event()
 
     async def slow(asked: Nothing) -> int:
         entered.set()
@@ -455,6 +489,15 @@ def test_when_the_hub_stops_what_is_under_way_is_answered_and_no_more_taken(hub:
         return 7
 
     hub.hub.verbs.register("test.slow", Nothing, slow, right="read")
+    return entered, go_on
+
+
+def test_when_the_hub_stops_what_is_under_way_is_answered_and_no_more_taken(hub: WithHttp) -> None:
+    offer = offered(hub)
+    opened = upgraded(hub, offer.ticket)
+    while not opened.recv(1000).endswith(b"\r\n\r\n"):
+        pass
+    entered, go_on = slow_verb(hub)
     opened.sendall(client_proof(offer.secret) + framed(Request("test.slow")))
     assert entered.wait(60)
     opened.sendall(framed(Request(append=StreamAppend("orders", [NewRecord(text="x")]))))
@@ -486,9 +529,6 @@ def test_a_line_that_broke_is_not_used(hub: WithHttp, client: headrace.Client) -
 
 
 def test_an_answer_that_does_not_come_in_time_ends_the_line(hub: WithHttp) -> None:
-    class Nothing(msgspec.Struct):
-        pass
-
     async def never(asked: Nothing) -> None:
         await asyncio.Event().wait()
 

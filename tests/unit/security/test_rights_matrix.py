@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from support import rights_matrix
-from support.rights_drivers import DRIVERS, Line
-from support.rights_matrix import COLUMNS, Matrix
+from support.rights_drivers import Line
+from support.rights_matrix import COLUMNS, DRIVERS, Matrix
 from support.rights_world import CHANGED, PERSONAS
 
 NOTHING = "–"

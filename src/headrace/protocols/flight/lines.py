@@ -208,7 +208,9 @@ class Line(TcpConnection, asyncio.Protocol):
         self.write(framed(answer))
         self._answered += 1
         self._busy = False
-        if self.says_no_more:
+        if self._owner.refusal is not None:
+            self._end(self._owner.refusal)
+        elif self.says_no_more:
             self.stop()
         else:
             self._next()
@@ -254,10 +256,12 @@ class Line(TcpConnection, asyncio.Protocol):
         return self._busy
 
     def rights_changed(self, principal: Principal) -> None:
-        """Rights are looked at with each request; a sign-in that no longer holds ends the line."""
+        """Rights are looked at with each request; a sign-in that no longer holds ends the line, after the answer to
+        what is under way: whoever sent it must know what became of it."""
         if principal.refusal is not None:
             self.last_error = str(principal.refusal)
-            self._end(principal.refusal)
+            if not self._busy:
+                self._end(principal.refusal)
 
     def stop(self) -> None:
         """The hub stops."""

@@ -21,7 +21,8 @@ def warnings(settings: Futoin) -> Iterator[str]:
 PROTOCOL = Protocol(
     name="futoin",
     title="FutoIn FTN18 event streams",
-    authentication="`sec`: user and secret, or a signature with a key of `futoin.mac_keys`; only over TLS",
+    authentication="`sec`: user and secret, or a signature with a key of `futoin.mac_keys` or `futoin.master_keys`; "
+    "only over TLS",
     settings=Futoin,
     metrics=FutoinMetrics,
     listeners=(ListenerKind("http", "ws", "FutoIn FTN18 event streams over HTTP and WebSocket"),),

@@ -79,8 +79,46 @@ class Signer(NamedTuple):
     def from_base64(cls, user: str, key: str, algorithm: str = "HS256") -> Signer:
         return cls(user, base64.b64decode(key), algorithm)
 
+    def sec(self, message: dict[str, Any]) -> str:
+        """What goes into the request."""
+        return f"-smac:{self.user}:{self.algorithm}:{mac.sign(self.key, mac.SMAC_ALGORITHMS[self.algorithm], message)}"
 
-Credentials = str | Signer | None
+    def is_genuine(self, reply: dict[str, Any]) -> bool:
+        """Whether the reply is signed by the same key."""
+        return _is_signed(self.key, self.algorithm, reply)
+
+
+class MasterSigner(NamedTuple):
+    """Credentials of a user that signs its messages with keys made from a Master Secret (FTN8.2 `-mmac`), for the
+    executor of this global id; another `parameter`, such as the date, makes another key."""
+
+    id: str
+    key: bytes
+    global_id: str
+    parameter: str = ""
+    algorithm: str = "HS256"
+    strategy: str = "HKDF256"
+
+    @property
+    def _derived(self) -> bytes:
+        return mac.derive(self.key, mac.KEY_STRATEGIES[self.strategy], self.global_id, self.parameter)
+
+    def sec(self, message: dict[str, Any]) -> str:
+        """What goes into the request."""
+        signature = mac.sign(self._derived, mac.SMAC_ALGORITHMS[self.algorithm], message)
+        return f"-mmac:{self.id}:{self.algorithm}:{self.strategy}:{self.parameter}:{signature}"
+
+    def is_genuine(self, reply: dict[str, Any]) -> bool:
+        """Whether the reply is signed by the same key."""
+        return _is_signed(self._derived, self.algorithm, reply)
+
+
+def _is_signed(key: bytes, algorithm: str, reply: dict[str, Any]) -> bool:
+    signature = reply.get("sec")
+    return isinstance(signature, str) and mac.verify(key, mac.SMAC_ALGORITHMS[algorithm], reply, signature)
+
+
+Credentials = str | Signer | MasterSigner | None
 OnGroup = Callable[[int, list[Event]], Awaitable[None]]
 
 
@@ -223,11 +261,10 @@ class Client:
 
     def _request(self, function: str, params: dict[str, Any], rid: str) -> bytes:
         credentials = self._credentials
-        if isinstance(credentials, Signer):
+        if isinstance(credentials, Signer | MasterSigner):
             # What is signed is what the peer decodes, so numbers must have been through the coding.
             unsigned = codec.decode_object(codec.request(function, params, rid, None, self._coding), self._coding)
-            signature = mac.sign(credentials.key, mac.SMAC_ALGORITHMS[credentials.algorithm], unsigned)
-            credentials = f"-smac:{credentials.user}:{credentials.algorithm}:{signature}"
+            credentials = credentials.sec(unsigned)
         return codec.request(function, params, rid, credentials, self._coding)
 
     async def _read(self) -> None:
@@ -293,11 +330,7 @@ class Client:
 
     def _is_genuine(self, fields: dict[str, Any]) -> bool:
         credentials = self._credentials
-        if not isinstance(credentials, Signer):
-            return True
-        signature = fields.get("sec")
-        algorithm = mac.SMAC_ALGORITHMS[credentials.algorithm]
-        return isinstance(signature, str) and mac.verify(credentials.key, algorithm, fields, signature)
+        return not isinstance(credentials, Signer | MasterSigner) or credentials.is_genuine(fields)
 
     async def _called(self, fields: dict[str, Any], coding: Coding) -> None:
         rid = fields.get("rid")

@@ -3,8 +3,10 @@
     user:secret                        clear text, or HTTP Basic in the path form
     -hmac:user:ALGO:signature          legacy signature of the message
     -smac:user:ALGO:signature          FTN8.1 stateless signature
+    -mmac:id:ALGO:KDS:prm:signature    FTN8.2 signature with a key made from a Master Secret
     {"user", "secret"}                 the same as objects
     {"user", "algo", "sig"}
+    {"msid", "algo", "kds", "prm", "sig"}; "prm" may be left out
 
 A wrong name and a wrong secret get the same answer. Nothing here logs or repeats a secret.
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 import base64
 import binascii
 import functools
+import re
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,6 +46,15 @@ class Signed(NamedTuple):
     failed: str
 
 
+class MasterSigned(NamedTuple):
+    id: str
+    algorithm: str
+    strategy: str
+    parameter: str
+    signature: str
+    failed: str
+
+
 class Caller:
     """Who calls. With `sign`, every answer is signed by it."""
 
@@ -65,11 +77,18 @@ class Caller:
 
 LEGACY_FAILED = "Legacy Signature Verification Failed"
 STATELESS_FAILED = "Stateless MAC Verification Failed"
+MASTER_FAILED = "Master MAC Verification Failed"
 BASIC_FAILED = "Basic Auth Verification Failed"
 SIGNATURES = {"-hmac": (mac.HMAC_ALGORITHMS, LEGACY_FAILED), "-smac": (mac.SMAC_ALGORITHMS, STATELESS_FAILED)}
 
+PARAMETER = re.compile(r"[a-zA-Z0-9._/+-]{0,32}")
+DERIVED_MAX = 1_000
+"""How many keys made from Master Secrets are kept: callers choose the parameter."""
 
-def parse(sec: str | dict[str, Any] | None) -> Password | Signed | None:
+Claim = Password | Signed | MasterSigned
+
+
+def parse(sec: str | dict[str, Any] | None) -> Claim | None:
     """What a `sec` claims; None for nobody."""
     if sec is None or sec == "":
         return None
@@ -84,6 +103,10 @@ def parse(sec: str | dict[str, Any] | None) -> Password | Signed | None:
     kind, *parts = sec.split(":")
     if kind == "-internal":
         raise PeerError(SECURITY_ERROR, "Not internal channel")
+    if kind == "-mmac":
+        if len(parts) != 5:
+            raise PeerError(SECURITY_ERROR, MASTER_FAILED)
+        return _master_signed(*parts)
     if kind not in SIGNATURES:
         raise PeerError(NOT_IMPLEMENTED, "Unknown form of sec")
     if len(parts) != 3:
@@ -91,7 +114,7 @@ def parse(sec: str | dict[str, Any] | None) -> Password | Signed | None:
     return _signed(kind, *parts)
 
 
-def _parse_object(sec: dict[str, Any]) -> Password | Signed:
+def _parse_object(sec: dict[str, Any]) -> Claim:
     if not all(isinstance(value, str) for value in sec.values()):
         raise PeerError(SECURITY_ERROR, BASIC_FAILED)
     if sec.keys() == {"user", "secret"}:
@@ -99,6 +122,8 @@ def _parse_object(sec: dict[str, Any]) -> Password | Signed:
     if sec.keys() == {"user", "algo", "sig"}:
         kind = "-hmac" if sec["algo"] in mac.HMAC_ALGORITHMS else "-smac"
         return _signed(kind, sec["user"], sec["algo"], sec["sig"])
+    if {"prm", *sec} == {"msid", "algo", "kds", "prm", "sig"}:
+        return _master_signed(sec["msid"], sec["algo"], sec["kds"], sec.get("prm", ""), sec["sig"])
     raise PeerError(NOT_IMPLEMENTED, "Unknown form of sec")
 
 
@@ -107,6 +132,17 @@ def _signed(kind: str, user: str, name: str, signature: str) -> Signed:
     if name not in known:
         raise PeerError(INVALID_REQUEST, "Not supported MAC algo")
     return Signed(user, known[name], signature, failed)
+
+
+def _master_signed(master: str, name: str, strategy: str, parameter: str, signature: str) -> MasterSigned:
+    if name not in mac.SMAC_ALGORITHMS:
+        raise PeerError(INVALID_REQUEST, "Not supported MAC algo")
+    if strategy not in mac.KEY_STRATEGIES:
+        raise PeerError(SECURITY_ERROR, "Not supported key derivation strategy")
+    if not PARAMETER.fullmatch(parameter):
+        raise PeerError(SECURITY_ERROR, MASTER_FAILED)
+    algorithm, kdf = mac.SMAC_ALGORITHMS[name], mac.KEY_STRATEGIES[strategy]
+    return MasterSigned(master, algorithm, kdf, parameter, signature, MASTER_FAILED)
 
 
 def from_basic(header: str) -> str | None:
@@ -121,7 +157,7 @@ def from_basic(header: str) -> str | None:
 
 
 class Guard:
-    """Checks callers against the users of the hub and the MAC keys of `[futoin]`."""
+    """Checks callers against the users of the hub and the keys of `[futoin]`."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -129,7 +165,13 @@ class Guard:
         # Not among the known: nobody may become it by what they write into `sec`.
         self._anonymous: tuple[float, Caller] | None = None
         hub.admission.rights.watch(self._forget)
-        self._mac_keys = {user: base64.b64decode(key) for user, key in hub.config.section(Futoin).mac_keys.items()}
+        settings = hub.config.section(Futoin)
+        self._mac_keys = {user: base64.b64decode(key) for user, key in settings.mac_keys.items()}
+        self._masters = {
+            name: (master.user, base64.b64decode(master.key)) for name, master in settings.master_keys.items()
+        }
+        self._global_id = settings.global_id
+        self._derive = functools.lru_cache(DERIVED_MAX)(mac.derive)
 
     def remembered(self, sec: str | dict[str, Any] | None) -> Caller | None:
         """The caller of a `user:secret` that was good a moment ago: the way of nearly every request."""
@@ -168,7 +210,9 @@ class Guard:
             return None
         try:
             if isinstance(claim, Signed):
-                return self._check_signature(claim, message, peer)
+                return self._check_signature(claim, claim.user, self._mac_keys.get(claim.user), message, peer)
+            if isinstance(claim, MasterSigned):
+                return self._check_master(claim, message, peer)
             caller = Caller(await self._hub.admission.admit("futoin", peer, claim, BASIC_FAILED))
         except (TooManyLogins, Unauthenticated) as error:
             raise PeerError(SECURITY_ERROR, str(error)) from None
@@ -176,12 +220,18 @@ class Guard:
             self._remember(sec, caller)
         return caller
 
-    def _check_signature(self, claim: Signed, message: dict[str, Any], peer: str) -> Caller:
-        key = self._mac_keys.get(claim.user, DECOY_KEY)
+    def _check_master(self, claim: MasterSigned, message: dict[str, Any], peer: str) -> Caller:
+        user, master = self._masters.get(claim.id, ("", DECOY_KEY))
+        key = self._derive(master, claim.strategy, self._global_id, claim.parameter)
+        return self._check_signature(claim, user, key if claim.id in self._masters else None, message, peer)
+
+    def _check_signature(
+        self, claim: Signed | MasterSigned, user: str, key: bytes | None, message: dict[str, Any], peer: str
+    ) -> Caller:
+        tried = DECOY_KEY if key is None else key
 
         def verify() -> bool:
-            is_right = mac.verify(key, claim.algorithm, message, claim.signature)
-            return is_right and claim.user in self._mac_keys
+            return mac.verify(tried, claim.algorithm, message, claim.signature) and key is not None
 
-        principal = self._hub.admission.admit_now("futoin", peer, Signature(claim.user, verify), claim.failed)
-        return Caller(principal, functools.partial(mac.sign, key, claim.algorithm))
+        principal = self._hub.admission.admit_now("futoin", peer, Signature(user, verify), claim.failed)
+        return Caller(principal, functools.partial(mac.sign, tried, claim.algorithm))

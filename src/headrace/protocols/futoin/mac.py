@@ -3,6 +3,8 @@
 The base of a signature is the whole decoded message without its `sec`: for each key in the order of UTF-16 code units
 `key:value;`, where objects and arrays are written the same way (an array's keys are its positions, sorted as text),
 strings stand as they are, numbers as ECMAScript prints them, and keys whose value is null leave no trace.
+
+A Master Secret (FTN8.2) signs nothing itself: `derive` makes a key of it for one executor, by HKDF (RFC 5869).
 """
 
 from __future__ import annotations
@@ -13,9 +15,23 @@ import hmac
 import math
 from typing import Any
 
-# FTN6 1.6 names of -hmac, and FTN8.1 names of -smac. KMAC is not offered: Python's hashlib has none.
+# FTN6 1.6 names of -hmac, and FTN8 names of -smac and -mmac. FTN8 names KMAC128 and KMAC256 too, but says neither how
+# long their output is nor with which customization string, so that no two sides can agree.
 HMAC_ALGORITHMS = {"MD5": "md5", "SHA224": "sha224", "SHA256": "sha256", "SHA384": "sha384", "SHA512": "sha512"}
 SMAC_ALGORITHMS = {"HMD5": "md5", "HS256": "sha256", "HS384": "sha384", "HS512": "sha512"}
+
+KEY_STRATEGIES = {"HKDF256": "sha256", "HKDF512": "sha512"}
+
+
+def derive(master: bytes, strategy: str, global_id: str, parameter: str) -> bytes:
+    """The key, as long as `master`, that signs messages to the executor with this global id. `strategy` is a name of
+    hashlib."""
+    made = hmac.digest(f"{global_id}:MAC".encode(), master, strategy)
+    block = key = b""
+    while len(key) < len(master):
+        block = hmac.digest(made, block + parameter.encode() + bytes([len(key) // len(made) + 1]), strategy)
+        key += block
+    return key[: len(master)]
 
 
 def base(message: dict[str, Any]) -> bytes:

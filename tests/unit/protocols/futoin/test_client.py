@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.futoin_peer import MASTER_ID, MASTER_KEY
 from support.until import until
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
@@ -23,7 +24,7 @@ from headrace.config import Futoin, Tls
 from headrace.log.batch import Batch
 from headrace.protocols.futoin import client as client_module
 from headrace.protocols.futoin import server
-from headrace.protocols.futoin.client import Client, Event, Ordering, Receiver, RemoteError, Signer
+from headrace.protocols.futoin.client import Client, Event, MasterSigner, Ordering, Receiver, RemoteError, Signer
 from headrace.protocols.futoin.codec import Coding
 from headrace.protocols.futoin.errors import PeerError
 from headrace.protocols.futoin.interface import SERVICE_RESTART, UNHEARD
@@ -70,7 +71,9 @@ async def running(receiver: Receiver) -> AsyncIterator[asyncio.Task[None]]:
 
 @pytest.mark.parametrize("coding", list(Coding))
 @pytest.mark.parametrize(
-    "credentials", [SEC, None, Signer.from_base64("macuser", MAC_KEY)], ids=["plain", "none", "mac"]
+    "credentials",
+    [SEC, None, Signer.from_base64("macuser", MAC_KEY), MasterSigner(MASTER_ID, MASTER_KEY, "hub.example", "p")],
+    ids=["plain", "none", "mac", "master"],
 )
 async def test_functions(served: Served, coding: Coding, credentials: Any) -> None:
     async with await Client.connect(served.url, credentials, coding=coding) as client:

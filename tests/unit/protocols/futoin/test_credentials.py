@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
+from support.futoin_peer import MASTER_ID, MASTER_KEY
 
 from headrace.protocols.futoin import codec, credentials, mac
+from headrace.protocols.futoin.client import MasterSigner
 from headrace.protocols.futoin.codec import Coding
-from headrace.protocols.futoin.credentials import Signed, parse
+from headrace.protocols.futoin.credentials import MasterSigned, Signed, parse
 from headrace.protocols.futoin.errors import PeerError
+from headrace.protocols.futoin.settings import Futoin, MasterKey
 from headrace.security.admission import Password
 
 MAC_KEY = b"MyLongTestSecretKey-0123456789"
@@ -29,6 +33,19 @@ class TestForms:
             ({"user": "u", "secret": "s"}, Password("u", "s")),
             ("-hmac:u:MD5:x", Signed("u", "md5", "x", credentials.LEGACY_FAILED)),
             ("-smac:u:HS512:x", Signed("u", "sha512", "x", credentials.STATELESS_FAILED)),
+            (
+                "-mmac:m:HS512:HKDF512:20260101:x",
+                MasterSigned("m", "sha512", "sha512", "20260101", "x", credentials.MASTER_FAILED),
+            ),
+            ("-mmac:m:HMD5:HKDF256::x", MasterSigned("m", "md5", "sha256", "", "x", credentials.MASTER_FAILED)),
+            (
+                {"msid": "m", "algo": "HS256", "kds": "HKDF256", "prm": "p", "sig": "x"},
+                MasterSigned("m", "sha256", "sha256", "p", "x", credentials.MASTER_FAILED),
+            ),
+            (
+                {"msid": "m", "algo": "HS256", "kds": "HKDF256", "sig": "x"},
+                MasterSigned("m", "sha256", "sha256", "", "x", credentials.MASTER_FAILED),
+            ),
             ({"user": "u", "algo": "SHA256", "sig": "x"}, Signed("u", "sha256", "x", credentials.LEGACY_FAILED)),
             ({"user": "u", "algo": "HS256", "sig": "x"}, Signed("u", "sha256", "x", credentials.STATELESS_FAILED)),
         ],
@@ -41,7 +58,13 @@ class TestForms:
         [
             ("nocolon", "SecurityError"),
             ("-internal", "SecurityError"),
-            ("-mmac:a:b:c:d:e", "NotImplemented"),
+            ("-mmac:a:b:c:d:e", "InvalidRequest"),
+            ("-mmac:a:HS256:HKDF256:d", "SecurityError"),
+            ("-mmac:a:HS256:HKDF1:d:e", "SecurityError"),
+            ("-mmac:a:KMAC256:HKDF256:d:e", "InvalidRequest"),
+            ("-mmac:a:SHA256:HKDF256:d:e", "InvalidRequest"),
+            ("-mmac:a:HS256:HKDF256:a b:e", "SecurityError"),
+            (f"-mmac:a:HS256:HKDF256:{'d' * 33}:e", "SecurityError"),
             ("-", "NotImplemented"),
             ("-hmac:u", "SecurityError"),
             ("-smac:u:HS256", "SecurityError"),
@@ -49,7 +72,9 @@ class TestForms:
             ("-smac:u:KMAC128:x", "InvalidRequest"),
             ({"user": "u"}, "NotImplemented"),
             ({"user": "u", "secret": 5}, "SecurityError"),
-            ({"msid": "a", "algo": "b", "kds": "c", "prm": "d", "sig": "e"}, "NotImplemented"),
+            ({"msid": "a", "algo": "b", "kds": "c", "prm": "d", "sig": "e"}, "InvalidRequest"),
+            ({"msid": "a", "algo": "HS256", "prm": "d", "sig": "e"}, "NotImplemented"),
+            ({"msid": "a", "algo": "HS256", "kds": "HKDF256", "prm": None, "sig": "e"}, "SecurityError"),
         ],
     )
     def test_refused(self, sec: Any, name: str) -> None:
@@ -180,6 +205,80 @@ class TestSignatures:
         deep = b'{"f":"futoin.evt.gen:1.1:addEvent","p":{"type":"A","data":' + b"[" * 800 + b"]" * 800 + b"},"
         _, _, body = await asgi.http(deep + b'"sec":"-smac:macuser:HS256:AAAA"}')
         assert json.loads(body)["e"] in ("InvalidRequest", "SecurityError")
+
+
+MASTER = MasterSigner(MASTER_ID, MASTER_KEY, "hub.example", "20260101")
+
+
+class TestMasterSecrets:
+    """FTN8.2: keys made from a Master Secret, for this hub alone."""
+
+    @pytest.mark.parametrize("strategy", mac.KEY_STRATEGIES)
+    @pytest.mark.parametrize("algorithm", mac.SMAC_ALGORITHMS)
+    async def test_request_and_reply(self, asgi: Any, algorithm: str, strategy: str) -> None:
+        for parameter in ("20260101", ""):
+            signer = MASTER._replace(algorithm=algorithm, strategy=strategy, parameter=parameter)
+            message = {**PING, "rid": "C1"}
+            reply = await exchange(asgi, {**message, "sec": signer.sec(message)})
+            assert reply["r"] == {"echo": 5}
+            assert signer.is_genuine(reply)
+
+    async def test_object_forms(self, asgi: Any) -> None:
+        for parameter in ({"prm": "20260101"}, {}):
+            signer = MASTER._replace(parameter=parameter.get("prm", ""))
+            signature = signer.sec(PING).rpartition(":")[2]
+            sec = {"msid": MASTER_ID, "algo": "HS256", "kds": "HKDF256", "sig": signature, **parameter}
+            assert (await exchange(asgi, {**PING, "sec": sec}))["r"] == {"echo": 5}
+
+    async def test_rights_are_those_of_its_user(self, asgi: Any) -> None:
+        signer = MASTER._replace(id="of-adder")
+        add = {"f": "futoin.evt.gen:1.1:addEvent", "p": {"type": "S", "data": 1}}
+        assert (await exchange(asgi, {**add, "sec": signer.sec(add)}))["r"] == "1"
+        poll = {"f": "futoin.evt.poll:1.1:pollEvents", "p": {"component": "LIVE"}}
+        reply = await exchange(asgi, {**poll, "sec": signer.sec(poll)})
+        assert reply["e"] == "Unauthorized"
+        assert signer.is_genuine(reply)
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"global_id": "other.example"},
+            {"key": MASTER_KEY[:-1]},
+            {"id": "nobody"},
+            {"id": "of-ghost"},
+            {"id": ""},
+        ],
+        ids=str,
+    )
+    async def test_other_secrets_and_keys_for_others(self, asgi: Any, other: dict[str, Any]) -> None:
+        reply = await exchange(asgi, {**PING, "sec": MASTER._replace(**other).sec(PING)})
+        assert reply == {"e": "SecurityError", "edesc": "Master MAC Verification Failed"}
+
+    async def test_changed_messages(self, asgi: Any) -> None:
+        for change in ({"p": {"echo": 6}}, {"rid": "C9"}):
+            reply = await exchange(asgi, {**PING, "sec": MASTER.sec(PING), **change})
+            assert reply["edesc"] == "Master MAC Verification Failed"
+
+    async def test_the_secret_itself_signs_nothing(self, asgi: Any) -> None:
+        signature = mac.sign(MASTER_KEY, "sha256", PING)
+        for sec in (f"-mmac:{MASTER_ID}:HS256:HKDF256:20260101:{signature}", f"-smac:{MASTER_ID}:HS256:{signature}"):
+            assert (await exchange(asgi, {**PING, "sec": sec}))["e"] == "SecurityError"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"mac_keys": {"u": "no base64!"}}, "`futoin.mac_keys.u` is not base64"),
+        ({"mac_keys": {"u": "YWI"}}, "`futoin.mac_keys.u` is not base64"),
+        ({"mac_keys": {"u": ""}}, "`futoin.mac_keys.u` has 0 bytes"),
+        ({"master_keys": {"m": MasterKey(user="u", key="YWJj")}}, "`futoin.master_keys.m.key` has 3 bytes"),
+        ({"master_keys": {"m": MasterKey(user="u", key="YWJj" * 400)}}, "at least 16 and at most 1024"),
+        ({"global_id": "", "master_keys": {"m": MasterKey(user="u", key="YWJj" * 8)}}, "needs `futoin.global_id`"),
+    ],
+)
+def test_keys_that_cannot_be_used_are_named_at_the_start(wrong: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(told)):
+        Futoin(**{"global_id": "hub", **wrong})
 
 
 class TestGuessing:

@@ -6,6 +6,8 @@ import math
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from headrace.protocols.futoin import mac
 
@@ -58,3 +60,23 @@ def test_verify() -> None:
     assert not mac.verify(b"key", "sha512", message, signature)
     for broken in ("", "*", "é", "AAAA", signature + "!"):
         assert not mac.verify(b"key", "sha256", message, broken)
+
+
+@pytest.mark.parametrize("size", [16, 32, 33, 64, 100, 1_024])
+def test_derived_keys_are_those_of_hkdf(size: int) -> None:
+    master = bytes(range(256)) * 4
+    for name, algorithm in (("HKDF256", hashes.SHA256()), ("HKDF512", hashes.SHA512())):
+        hkdf = HKDF(algorithm=algorithm, length=size, salt=b"hub.example:MAC", info=b"20260101")
+        made = mac.derive(master[:size], mac.KEY_STRATEGIES[name], "hub.example", "20260101")
+        assert made == hkdf.derive(master[:size])
+
+
+def test_a_derived_key_written_down() -> None:
+    """Made by futoin-hkdf 1.5.3 for Node."""
+    master = bytes(range(48))
+    assert mac.derive(master, "sha256", "hub.example", "20260101") == bytes.fromhex(
+        "5f327f2104878d6c25c2d70909e8fed30d9d616ec46bcdf15d22fd75f754c9b72eccbe7493509843958c4d4511807b91"
+    )
+    assert mac.derive(master, "sha512", "hub.example", "") == bytes.fromhex(
+        "cca1245af1f26197a3a9a7facd886acb2b8df838e87fce2b084da10647486025c61adbe84648e0aa3c68bfe96fd4081b"
+    )

@@ -154,3 +154,10 @@ def test_a_long_reason_is_cut_to_its_field() -> None:
         error = dialect.decode(error_bytes(dialect, "x" * 70_000)[4:])
         assert isinstance(error, frames.Error)
         assert len(error.reason) == 65_535
+
+
+@pytest.mark.parametrize("dialect", [V2_2018_12, V2_2019_03], ids=lambda d: d.name)
+def test_a_v2_connector_ends_at_the_hubs_ok(dialect: Dialect) -> None:
+    """Before its messages could be taken for v3's, and stored cut short."""
+    with pytest.raises(PeerFault):
+        dialect.decode(V3.encode(frames.Ok(500))[4:])
