@@ -1,10 +1,13 @@
-"""Spark over Headrace, beside Spark over Parquet and beside a row-wise Python source, in one run.
+"""Spark over Headrace, beside Spark over Parquet, a row-wise Python source and, if asked for, Kafka, in one run.
 
-    python benchmarks/bench_spark.py [scan] [latency] [latencies] [sustained] [--engine java|python]
-                                     [--trigger 'real time']
+    python benchmarks/bench_spark.py [scan] [streaming] [latency] [latencies] [sustained] [--engine java|python]
+                                     [--trigger 'real time'] [--transform counted] [--kafka]
 
-`latencies` is four latencies in one run, with the Java engine: micro-batches; real time; a window count in real time;
-and real time at 50,000/s, whose last third is not slower than its first where it keeps up.
+`streaming` takes a stream from its beginning to its end (`availableNow`). `latencies` is four latencies in one run,
+with the Java engine: micro-batches; real time; a window count in real time; and real time at 50,000/s, whose last third
+is not slower than its first where it keeps up. With `--kafka` each is measured beside one Kafka broker and Spark's own
+connector, which Maven fetches once (`tools/spark_kafka/pom.xml` says which versions); with `--kafka synced` the broker
+syncs before it acknowledges, as a hub does.
 
 Prints ratios, which mean something on any machine, and how many cores the hub, Spark's Java and Python processes and
 this process used, and how many something else used meanwhile (`other`): beside a busy neighbour no number means much.
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -22,28 +26,28 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from spark_peers import HubPeer, KafkaPeer, Seen, connector_jars, running_broker
 
 import headrace
-from headrace.errors import Closed
-from headrace.spark import read, session
+from headrace.spark import session
 from headrace.spark.hub_client import open_port
 from headrace.spark.pipelines.builtin import window_counts
 from headrace.spark.pipelines.definition import TRIGGER_DEFAULT
 from headrace.spark.pipelines.runner import start_query
 from headrace.spark.spark_session import engine_of
 
-TRIALS = 5
+TRIALS = 3
 WARM_UP_S = 40
 DRAIN_S = 30
 TOTAL = "sum(length(payload))"
@@ -79,11 +83,12 @@ def running_hub(place: Path) -> Iterator[dict[str, str]]:
 def best(acts: dict[str, Callable[[], Any]]) -> dict[str, float]:
     """The quickest of a few trials of each, in seconds. They take turns: whatever disturbs one disturbs the others."""
     times: dict[str, list[float]] = {name: [] for name in acts}
-    for _ in range(TRIALS):
+    for trial in range(TRIALS):
         for name, act in acts.items():
             started = time.perf_counter()
             act()
             times[name].append(time.perf_counter() - started)
+        print(f"trial {trial + 1} of {TRIALS}: {', '.join(f'{name} {each[-1]:.2f} s' for name, each in times.items())}")
     return {name: min(each) for name, each in times.items()}
 
 
@@ -195,9 +200,14 @@ def row_wise_source(schema_text: str, constants: tuple[Any, ...]) -> Any:
     return RowWise
 
 
-def scan(spark: Any, client: Any, place: Path, megabytes: int) -> None:
-    """Sealed segments against Parquet and against a row-wise source."""
-    for size in (100, 1024):
+def noop(frame: Any) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def scan(spark: Any, client: Any, place: Path, megabytes: int, sizes: list[int], kafka: KafkaPeer | None) -> None:
+    """Sealed segments against Parquet, a row-wise source and a topic."""
+    hub = HubPeer(spark, client, place)
+    for size in sizes:
         count = megabytes * 1_000_000 // size
         stream = f"scan{size}"
         fill(client, stream, count, size)
@@ -206,13 +216,8 @@ def scan(spark: Any, client: Any, place: Path, megabytes: int) -> None:
         files = [one.path for one in partition.segments]
         few = files[: max(4, len(files) // 4)]  # slow: a part will do, but enough files to keep every core at work
         few_count = sum(one.next - one.first for one in partition.segments[: len(few)])
-        used = busy_cores()
-
-        def noop(frame: Any) -> None:
-            frame.write.format("noop").mode("overwrite").save()
-
         parquet = spark.read.parquet(str(place / f"{stream}.parquet"))
-        ours, payloads = read(spark, stream), read(spark, stream, columns="payload")
+        ours, payloads = hub.frame(stream, payload=False), hub.frame(stream, payload=True)
         ddl = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in ours.schema)
         row_frames = {}
         for what, source in (
@@ -221,7 +226,15 @@ def scan(spark: Any, client: Any, place: Path, megabytes: int) -> None:
         ):
             spark.dataSource.register(source)
             row_frames[what] = spark.read.format("rowwise").option("files", ",".join(few)).load()
+        topics: dict[str, Callable[[], Any]] = {}
+        if kafka is not None:
+            kafka.fill(stream, parquet.limit(few_count))
+            topics = {
+                "kafka, payload": partial(noop, kafka.frame(stream, payload=True)),
+                "kafka, all columns": partial(noop, kafka.frame(stream, payload=False)),
+            }
         noop(ours.limit(1000))
+        used = busy_cores()
         times_s = best(
             {
                 "parquet, sum": lambda f=parquet: f.selectExpr(TOTAL).collect(),
@@ -232,16 +245,47 @@ def scan(spark: Any, client: Any, place: Path, megabytes: int) -> None:
                 "headrace, all columns": lambda f=ours: noop(f),
                 "row-wise, payload": lambda f=row_frames["payload"]: noop(f),
                 "row-wise, all columns": lambda f=row_frames["all columns"]: noop(f),
+                **topics,
             }
         )
-        speeds = {name: (few_count if "row-wise" in name else count) / each for name, each in times_s.items()}
+        slow = ("row-wise", "kafka")
+        speeds = {name: (few_count if name.startswith(slow) else count) / each for name, each in times_s.items()}
         print(f"\nscan, {size} B × {count:,} ({used()})")
         for name, speed in speeds.items():
             print(f"  {name:24} {speed / 1e6:6.2f} M records/s  {speed * size / 1e6:7.0f} MB/s")
         for what in ("sum", "payload", "all columns"):
             print(f"  headrace ÷ parquet, {what}: {speeds[f'headrace, {what}'] / speeds[f'parquet, {what}']:.2f}")
-        for what in ("payload", "all columns"):
-            print(f"  headrace ÷ row-wise, {what}: {speeds[f'headrace, {what}'] / speeds[f'row-wise, {what}']:.1f}")
+        for what, peer in itertools.product(("payload", "all columns"), slow if kafka else slow[:1]):
+            print(f"  headrace ÷ {peer}, {what}: {speeds[f'headrace, {what}'] / speeds[f'{peer}, {what}']:.1f}")
+
+
+def streaming(spark: Any, client: Any, place: Path, megabytes: int, kafka: KafkaPeer | None) -> None:
+    """From the first record to the last in one query, into nothing; records per second of its batches."""
+    size, stream = 100, "streaming"
+    count = megabytes * 1_000_000 // size
+    fill(client, stream, count, size)
+    hub = HubPeer(spark, client, place)
+    peers: list[HubPeer | KafkaPeer] = [hub]
+    if kafka is not None:
+        kafka.fill(stream, hub.frame(stream, payload=True).limit(count // 2))
+        peers.append(kafka)
+    speeds: dict[str, list[float]] = {}
+    used = busy_cores()
+    for trial, peer, payload in itertools.product(range(3), peers, (True, False)):
+        frame = peer.live_frame(stream, payload)
+        writer = frame.writeStream.format("noop").trigger(availableNow=True)
+        checkpoint = place / f"streaming-{peer.name}-{payload}-{trial}"
+        query = writer.option("checkpointLocation", str(checkpoint)).start()
+        query.awaitTermination()
+        batches = [one for one in query.recentProgress if one["numInputRows"]]
+        took_s = sum(one["durationMs"]["triggerExecution"] for one in batches) / 1000
+        what = f"{peer.name}, {'payload' if payload else 'all columns'}"
+        speeds.setdefault(what, []).append(sum(one["numInputRows"] for one in batches) / took_s)
+    print(f"\nstreaming (availableNow), {size} B × {count:,} ({used()})")
+    for name, each in speeds.items():
+        print(f"  {name:24} {max(each) / 1e6:6.2f} M records/s")
+    for what in ("payload", "all columns") if kafka else ():
+        print(f"  headrace ÷ kafka, {what}: {max(speeds[f'headrace, {what}']) / max(speeds[f'kafka, {what}']):.1f}")
 
 
 def copied(frame: Any) -> Any:
@@ -258,7 +302,8 @@ def counted(frame: Any) -> Any:
     return counts.selectExpr("concat(sent, ' ', count) AS payload", "cast(window.start AS STRING) AS key")
 
 
-LATENCIES: tuple[tuple[str, int, Callable[[Any], Any]], ...] = (
+TRANSFORMS: dict[str, Callable[[Any], Any]] = {"copied": copied, "counted": counted}
+LATENCIES = (
     (TRIGGER_DEFAULT, 1_000, copied),
     ("real time 1 minute", 1_000, copied),
     ("real time 1 minute", 1_000, counted),
@@ -266,17 +311,8 @@ LATENCIES: tuple[tuple[str, int, Callable[[Any], Any]], ...] = (
 )
 
 
-def latencies(spark: Any, client: Any, place: Path, seconds: float, warm_up_s: float, http: str) -> None:
-    """Four of them in one run."""
-    spark.conf.set("spark.sql.shuffle.partitions", "1")  # in real time each task of each stage holds a slot
-    for trigger, rate, transform in LATENCIES:
-        latency(spark, client, place, seconds, warm_up_s, rate, http, trigger, transform)
-
-
 def latency(
-    spark: Any,
-    client: Any,
-    place: Path,
+    peer: HubPeer | KafkaPeer,
     seconds: float,
     warm_up_s: float,
     rate: int,
@@ -284,38 +320,28 @@ def latency(
     trigger: str,
     transform: Callable[[Any], Any] = copied,
 ) -> None:
-    """From append to readable result, hub → Spark → hub."""
-    from headrace.spark.pipelines.definition import pipeline
-
+    """From append to readable result, through Spark and back."""
     name = f"{transform.__name__} {trigger} {rate}".replace(" ", "-")
     source, sink = f"{name}.in", f"{name}.out"
-    client.create(source)
-    client.create(sink)
-    made = pipeline(source=source, sink=sink, name=name, trigger=trigger)(transform)
-    query = start_query(spark, open_port(client.address), made, place / "home")
-    seen: list[tuple[float, float]] = []  # when a result could be read, and how old its record was by then, in ms
-
-    def follow() -> None:
-        follower = headrace.connect(client.address)
-        with contextlib.suppress(Closed), follower.follow(sink, "earliest", columns=["payload"]) as results:
-            for batch in results.batches():
-                now_us = time.time_ns() // 1000
-                stamps = [int(one.split(b" ", 1)[0]) for one in batch.column("payload").to_pylist()]
-                seen.extend((time.monotonic(), (now_us - sent_us) / 1000) for sent_us in stamps)
-
-    threading.Thread(target=follow, daemon=True).start()
-    _produce_timed(client, source, rate, warm_up_s)
+    peer.create(source)
+    peer.create(sink)
+    query = peer.start(name, transform, trigger)
+    seen: Seen = []
+    peer.follow(sink, seen)
+    peer.produce(source, rate, warm_up_s)
     used = busy_cores()
     started = time.monotonic()
-    _produce_timed(client, source, rate, seconds)
+    sent = peer.produce(source, rate, seconds)
     cores = used()
     deadline = time.monotonic() + DRAIN_S
-    while len(seen) < client.bounds(source).next and time.monotonic() < deadline:
+    while transform is copied and len(seen) < sent and time.monotonic() < deadline:
         time.sleep(0.1)
     progress = [one for one in query.recentProgress if one["numInputRows"]][-50:]
     query.stop()
-    what = f"{transform.__name__}, trigger {trigger}, {rate}/s"
+    what = f"{peer.name}, {transform.__name__}, trigger {trigger}, {rate}/s"
     print(f"\nlatency, {what} for {seconds:g} s after {warm_up_s:g} s to warm up ({cores})")
+    if transform is copied:
+        print(f"  {sent:,} records in, {len(seen):,} results out")
     for part, begin, end in (
         ("all", 0.0, seconds),
         ("first third", 0.0, seconds / 3),
@@ -328,7 +354,8 @@ def latency(
         names = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets", "triggerExecution")
         medians = {one: statistics.median(each["durationMs"].get(one, 0) for each in progress) for one in names}
         print(f"  median batch: {medians}")
-    print(f"  the hub's part, mean: {verb_times(http)}")
+    if isinstance(peer, HubPeer):
+        print(f"  the hub's part, mean: {verb_times(http)}", flush=True)
 
 
 def verb_times(http: str) -> str:
@@ -339,17 +366,6 @@ def verb_times(http: str) -> str:
     numbers = {(kind, verb): float(value) for kind, verb, value in found}
     means = {verb: numbers["sum", verb] / count for (kind, verb), count in numbers.items() if kind == "count" and count}
     return ", ".join(f"{verb} {mean_s * 1000:.1f} ms" for verb, mean_s in means.items())
-
-
-def _produce_timed(client: Any, stream: str, rate: int, seconds: float) -> None:
-    per_tick = max(1, rate // 100)
-    end = time.monotonic() + seconds
-    tick = time.monotonic()
-    while time.monotonic() < end:
-        stamp = b"%d " % (time.time_ns() // 1000)
-        client.append(stream, pa.record_batch({"payload": pa.array([stamp.ljust(100, b".")] * per_tick, pa.binary())}))
-        tick += per_tick / rate
-        time.sleep(max(0, tick - time.monotonic()))
 
 
 def sustained(spark: Any, client: Any, place: Path, seconds: float, rate: int) -> None:
@@ -395,37 +411,56 @@ def _lag(client: Any, query: Any) -> int:
     return client.bounds("flow").next - (streams["flow"]["next"][0] if "flow" in streams else 0)
 
 
+def measure(arguments: argparse.Namespace, place: Path, addresses: dict[str, str], kafka: KafkaPeer | None) -> None:
+    config = {"spark.driver.memory": "3g"} | dict(one.split("=", 1) for one in arguments.conf)
+    if kafka is not None:
+        config["spark.jars"] = connector_jars()
+    with headrace.connect(addresses["flight"]) as client:
+        spark = session("bench", hub=addresses["flight"], config=config)
+        if arguments.engine:
+            spark.conf.set("spark.datasource.headrace.engine", arguments.engine)
+        print(f"engine: {arguments.engine or engine_of(spark)}, Spark {spark.version}")
+        peers: list[HubPeer | KafkaPeer] = [HubPeer(spark, client, place)]
+        if kafka is not None:
+            kafka.spark = spark
+            peers.append(kafka)
+        if "scan" in arguments.what:
+            scan(spark, client, place, arguments.megabytes, arguments.size or [100, 1024], kafka)
+        if "streaming" in arguments.what:
+            streaming(spark, client, place, arguments.megabytes, kafka)
+        spark.conf.set("spark.sql.shuffle.partitions", "1")  # in real time each task of each stage holds a slot
+        wanted = [(arguments.trigger, arguments.latency_rate, TRANSFORMS[arguments.transform])]
+        latencies = wanted if "latency" in arguments.what else list(LATENCIES) if "latencies" in arguments.what else []
+        for (trigger, rate, transform), peer in itertools.product(latencies, peers):
+            latency(peer, arguments.seconds, arguments.warm_up, rate, addresses["http"], trigger, transform)
+        if "sustained" in arguments.what:
+            spark.conf.set("spark.sql.shuffle.partitions", str(os.cpu_count()))
+            sustained(spark, client, place, arguments.seconds, arguments.sustained_rate)
+        spark.stop()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", nargs="*", default=["scan", "latency", "sustained"])
     parser.add_argument("--conf", action="append", default=[], help="another Spark setting, NAME=VALUE")
     parser.add_argument("--megabytes", type=int, default=500)
+    parser.add_argument("--size", type=int, action="append", help="of a record that is scanned; 100 and 1024")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--warm-up", type=float, default=WARM_UP_S, help="seconds; the JVM compiles what it runs often")
     parser.add_argument("--engine", choices=("java", "python"), help="the session's own unless given")
     parser.add_argument("--trigger", default=TRIGGER_DEFAULT, help="of the latency's pipeline, such as 'real time'")
+    parser.add_argument("--transform", choices=TRANSFORMS, default="copied", help="of the latency's pipeline")
     parser.add_argument("--latency-rate", type=int, default=1_000)
     parser.add_argument("--sustained-rate", type=int, default=150_000)
+    parser.add_argument("--kafka", nargs="?", const="", choices=("", "synced"), help="measure Kafka, too, as it comes")
     arguments = parser.parse_args()
-    config = {"spark.driver.memory": "3g"} | dict(one.split("=", 1) for one in arguments.conf)
     place = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
     try:
-        with running_hub(place) as addresses, headrace.connect(addresses["flight"]) as client:
-            spark = session("bench", hub=addresses["flight"], config=config)
-            if arguments.engine:
-                spark.conf.set("spark.datasource.headrace.engine", arguments.engine)
-            print(f"engine: {arguments.engine or engine_of(spark)}")
-            if "scan" in arguments.what:
-                scan(spark, client, place, arguments.megabytes)
-            if "latency" in arguments.what:
-                rate, trigger = arguments.latency_rate, arguments.trigger
-                warm_up_s = arguments.warm_up
-                latency(spark, client, place, arguments.seconds, warm_up_s, rate, addresses["http"], trigger)
-            if "latencies" in arguments.what:
-                latencies(spark, client, place, arguments.seconds, arguments.warm_up, addresses["http"])
-            if "sustained" in arguments.what:
-                sustained(spark, client, place, arguments.seconds, arguments.sustained_rate)
-            spark.stop()
+        with running_hub(place) as addresses, contextlib.ExitStack() as stack:
+            kafka = None
+            if arguments.kafka is not None:
+                kafka = stack.enter_context(running_broker(place, is_synced=arguments.kafka == "synced"))
+            measure(arguments, place, addresses, kafka)
     finally:
         shutil.rmtree(place, ignore_errors=True)
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
-from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -33,6 +32,7 @@ STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreP
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 CLUSTER_CORES = 8  # of a cluster whose size nobody knows before it has started
 PYTHON_NAME = "headrace-python"
+CONNECT = "sc://"
 # The Java source finds the hub of the session here; its options go before.
 DEFAULTS = "spark.datasource.headrace.default"
 QUIET_JAVA_OPTIONS = "-Dio.netty.tryReflectionSetAccessible=true"
@@ -155,14 +155,19 @@ def session(
 ) -> Any:
     """A Spark session that knows the format "headrace"; the one that runs already, if there is one.
 
-    `hub` is the default address for sources and sinks, `token` and `ca` (a file of certificates) what they need to go
-    there. `config` adds or overrides Spark settings. `make_class_archive` writes the class archive when this JVM ends
-    (once; a few seconds), so that later ones start in half the time. `move_cursors` lets completed batches move the
-    cursors that the sources name.
+    `master` is one of Spark's own, or `sc://host:port`: a server of Spark Connect, which takes no Java here. `hub` is
+    the default address for sources and sinks, `token` and `ca` (a file of certificates) what they need to go there.
+    `config` adds or overrides Spark settings. `make_class_archive` writes the class archive when this JVM ends (once; a
+    few seconds), so that later ones start in half the time. `move_cursors` lets completed batches move the cursors that
+    the sources name.
     """
     active = SparkSession.getActiveSession()
     if active is None:
-        active = _start(name, master or os.environ.get("SPARK_MASTER") or "local[*]", config or {}, make_class_archive)
+        master = master or os.environ.get("SPARK_REMOTE") or os.environ.get("SPARK_MASTER") or "local[*]"
+        if master.startswith(CONNECT):
+            active = SparkSession.builder.remote(master).config(map=dict(config or {})).getOrCreate()
+        else:
+            active = _start(name, master, config or {}, make_class_archive)
     equip(active, hub=hub, token=token, ca=ca, move_cursors=move_cursors)
     return active
 
@@ -211,7 +216,7 @@ def warm(java_options: str = "") -> Path:
         spark.range(1000).selectExpr("sum(id)", "to_json(struct(max(id)))").collect()
         spark.range(10).mapInArrow(lambda batches: batches, "id bigint").collect()
         spark.stop()
-    gateway = SparkContext._gateway
+    gateway = pyspark.SparkContext._gateway
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait()

@@ -9,9 +9,16 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
-from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 
 from headrace.errors import HeadraceError
 from headrace.spark.hub_client import Access, access_to, open_port
@@ -86,9 +93,14 @@ def accesses_of(spark: Any, query_id: str) -> list[Access]:
 _listening: dict[str, CursorMover] = {}
 
 
+def is_remote(spark: Any) -> bool:
+    """Whether Spark runs elsewhere, and this process only speaks to it (Spark Connect)."""
+    return not hasattr(spark, "sparkContext")
+
+
 def session_name(spark: Any) -> str:
     """What tells one session of this process from another."""
-    return str(spark.sparkContext.applicationId) if hasattr(spark, "sparkContext") else str(id(spark))
+    return str(spark.session_id if is_remote(spark) else spark.sparkContext.applicationId)
 
 
 def listen(spark: Any, access: Access | None = None) -> CursorMover:
@@ -96,10 +108,51 @@ def listen(spark: Any, access: Access | None = None) -> CursorMover:
     name = session_name(spark)
     if name not in _listening:
         mover = _listening[name] = CursorMover(spark)
-        spark.streams.addListener(mover)
+        if is_remote(spark):
+            _listen_remotely(spark, mover)
+        else:
+            spark.streams.addListener(mover)
     if access is not None:
         _listening[name].know(access)
     return _listening[name]
+
+
+def _listen_remotely(spark: Any, mover: CursorMover) -> None:
+    """The client of Spark Connect takes events from the server in a thread of its own, with two faults.
+
+    A program does not end while that thread runs; one that is started by a daemon is a daemon too, and does not keep
+    it. And for each event the thread needs the lock that `removeListener` holds while it waits for the thread to end:
+    with an event on its way, both wait for ever. So the thread hands them out without it.
+    """
+    bus = spark.streams._sqlb
+    bus._query_event_handler = partial(_hand_out, bus)
+    adding = threading.Thread(target=spark.streams.addListener, args=(mover,), daemon=True)
+    adding.start()
+    adding.join()
+
+
+def _hand_out(bus: Any, results: Iterable[Any]) -> None:
+    """What the server says of queries, until it says no more, to all listeners."""
+    methods = {
+        QueryProgressEvent: "onQueryProgress",
+        QueryIdleEvent: "onQueryIdle",
+        QueryTerminatedEvent: "onQueryTerminated",
+    }
+    try:
+        for result in results:
+            for message in result["streaming_query_listener_events_result"].events:
+                event = bus.deserialize(message)
+                for listener in list(bus._listener_bus):
+                    _call(getattr(listener, methods[type(event)]), event)
+    except Exception as error:  # the session ends, the program does, or the server has gone
+        logger.info("no more is heard of queries: %s; sources move their cursors a batch late", error)
+
+
+def _call(method: Callable[[Any], None], event: Any) -> None:
+    try:
+        method(event)
+    except Exception as error:  # one listener does not stop the others
+        logger.warning("a listener failed: %s", error)
 
 
 def stop_listening(spark: Any) -> None:
