@@ -21,7 +21,7 @@ from pathlib import Path
 from support.rights_drivers import DRIVERS as OF_LISTENERS
 from support.rights_drivers import Line, NotThere, Refused
 from support.rights_lines import LinesLine
-from support.rights_world import CHANGED, HIDDEN, PERSONAS, World
+from support.rights_world import CHANGED, HIDDEN, PERSONAS, BehindAFollower, World, alone
 from support.until import DEADLINE_S
 
 from headrace.protocols.descriptor import protocols
@@ -68,6 +68,11 @@ COLUMNS: dict[str, Callable[[Line], Awaitable[None]]] = {
     "open feed": _feed,
     "learns": _look_around,
 }
+
+
+SHORT = ("sign in", "read `orders`", "write `payroll`", "open feed")
+"""The columns that show that the owner knows who has come through another hub, by whatever they show: a password, a
+token or a certificate."""
 
 
 def listeners() -> list[str]:
@@ -128,16 +133,17 @@ async def _closed(line: Line, signed_in: str) -> None:
             await line.close()
 
 
-async def measure(folder: Path, wanted: list[str] | None = None) -> Matrix:
-    """All cells. Missing drivers are an error."""
+async def measure(folder: Path, wanted: list[str] | None = None, *, through_a_follower: bool = False) -> Matrix:
+    """All cells; through a follower those that show it. Missing drivers are an error."""
     names = wanted or listeners()
-    world = World(folder)
+    columns = SHORT if through_a_follower else tuple(COLUMNS)
+    world = World(folder, BehindAFollower if through_a_follower else alone)
     matrix: Matrix = {name: {who: {} for who in PERSONAS} for name in names}
     with world.hub:
         await world.fill()
         for name in names:
             await DRIVERS[name].prepare(world)
-        places = [(name, who, column) for name in names for who in PERSONAS for column in COLUMNS]
+        places = [(name, who, column) for name in names for who in PERSONAS for column in columns]
         waiting = {place: await _opened(world, *place) for place in places if place[1] in CHANGED}
         began = time.monotonic()
         await world.change()
@@ -176,11 +182,12 @@ def write(text: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])  # type: ignore[union-attr]
     parser.add_argument("--write", action="store_true", help="put the tables into docs/security.md")
+    parser.add_argument("--follower", action="store_true", help="through a hub that does not own the log")
     parser.add_argument("--json", type=Path, help="put what was measured into a file")
     parser.add_argument("listener", nargs="*", help="only these; nothing is written then")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        matrix = asyncio.run(measure(Path(folder), arguments.listener))
+        matrix = asyncio.run(measure(Path(folder), arguments.listener, through_a_follower=arguments.follower))
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(matrix))
     elif arguments.write and not arguments.listener:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import httpx
 import msgspec
+from support.fake_cluster import FakeCluster
 from support.hub_process import HubProcess
 from support.until import DEADLINE_S
 
@@ -88,10 +90,46 @@ class Who(NamedTuple):
         return {"authorization": f"Bearer {self.token}"} if self.is_named else {}
 
 
+class HubLike(Protocol):
+    """What runs while it is entered, and where its listeners are."""
+
+    @property
+    def addresses(self) -> dict[str, str]: ...
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *_: Any) -> None: ...
+
+
+def alone(folder: Path, settings: Path) -> HubLike:
+    return HubProcess(folder, config=settings)
+
+
+class BehindAFollower:
+    """Two hubs over Kafka in memory: peers know the one that does not own the log, and the ports of immortals, which
+    are the owner's."""
+
+    def __init__(self, folder: Path, settings: Path) -> None:
+        users = f"security.users_file={folder / 'data' / 'users.json'}"
+        self._cluster = FakeCluster(folder / "hubs", users, config=settings)
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        owner = self._cluster.hub.addresses
+        return owner | self._cluster.addresses | {"owner": owner["http"]}
+
+    def __enter__(self) -> None:
+        self._cluster.__enter__()
+
+    def __exit__(self, *_: Any) -> None:
+        self._cluster.__exit__()
+
+
 class World:
     """The hub, and what its peers need to reach it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, hub: Callable[[Path, Path], HubLike] = alone) -> None:
+        """`hub` makes one of a folder and a file of settings."""
         self.folder = folder
         self.people: dict[str, Who] = {"stranger": Who("stranger")}
         self._security = Security(Config(log=Log(data=str(folder / "data"))))
@@ -105,7 +143,7 @@ class World:
         settings = folder / "settings.toml"
         immortals = [f'[ambrosia.immortals."{name}"]\ncheckpoints_kept = 2\n' for name in (*IMMORTALS, HIDDEN_IMMORTAL)]
         settings.write_text(SETTINGS + self._tls() + "".join(immortals))
-        self.hub = HubProcess(folder, config=settings)
+        self.hub = hub(folder, settings)
 
     def _add_users(self) -> None:
         secret = hash_secret(PASSWORD)
@@ -132,6 +170,11 @@ class World:
 
     def place(self, listener: str) -> tuple[str, int]:
         return split_address(self.hub.addresses[listener])
+
+    @property
+    def owner(self) -> str:
+        """Of the hub that checks who is who."""
+        return f"https://localhost:{split_address(self.hub.addresses.get('owner', self.hub.addresses['http']))[1]}"
 
     def http(self, who: Who) -> httpx.AsyncClient:
         url = f"https://localhost:{self.place('http')[1]}"
@@ -160,7 +203,7 @@ class World:
             users.pop("removed")
             users["narrowed"] = msgspec.structs.replace(users["narrowed"], roles=["elsewhere"])
         async with self.http(self.people["admin"]) as client, asyncio.timeout(DEADLINE_S):
-            while "headrace_signins_ended_total 0.0" in (await client.get("/metrics")).text:
+            while "headrace_signins_ended_total 0.0" in (await client.get(f"{self.owner}/metrics")).text:
                 await asyncio.sleep(0.02)
         await known.close()
 

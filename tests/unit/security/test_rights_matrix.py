@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support import rights_matrix
 from support.rights_drivers import Line
-from support.rights_matrix import COLUMNS, DRIVERS, Matrix
+from support.rights_matrix import COLUMNS, DRIVERS, SHORT, Matrix
 from support.rights_world import CHANGED, PERSONAS
 
 NOTHING = "–"
@@ -31,8 +31,12 @@ def test_a_driver_does_something() -> None:
 
 @pytest.fixture(scope="module")
 def matrix(tmp_path_factory: pytest.TempPathFactory) -> Matrix:
-    file = tmp_path_factory.mktemp("rights") / "matrix.json"
-    command = [sys.executable, "-m", "support.rights_matrix", "--json", str(file)]
+    return measured(tmp_path_factory.mktemp("rights"))
+
+
+def measured(folder: Path, *options: str) -> Matrix:
+    file = folder / "matrix.json"
+    command = [sys.executable, "-m", "support.rights_matrix", "--json", str(file), *options]
     subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     found: Matrix = json.loads(file.read_text())
     return found
@@ -79,6 +83,16 @@ def test_a_role_is_what_it_says_and_no_more(matrix: Matrix) -> None:
 @pytest.mark.slow
 def test_nobody_writes_what_is_the_hubs_own(matrix: Matrix) -> None:
     assert not wrong(matrix, tuple(PERSONAS), ["write the hub's own"], "no: ")
+
+
+@pytest.mark.slow
+def test_through_another_hub_everybody_may_do_the_same(matrix: Matrix, tmp_path: Path) -> None:
+    """Passwords, tokens and certificates are checked by the owner of the log, whichever hub a peer came to."""
+    found = measured(tmp_path, "--follower")
+    assert found == {
+        listener: {who: {column: cells[column] for column in SHORT} for who, cells in rows.items()}
+        for listener, rows in matrix.items()
+    }
 
 
 @pytest.mark.slow
