@@ -11,7 +11,7 @@ import contextlib
 import logging
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from headrace.cluster.introductions import Introducer
 from headrace.cluster.route import Owner, Route
@@ -41,10 +41,11 @@ class Front:
         route: Route,
         wait_s: float,
         metrics: ClusterMetrics,
-        tls_on: ssl.SSLContext | None = None,
+        tls_on: Sequence[ssl.SSLContext] = (),
         introducer: Introducer | None = None,
     ) -> None:
-        """`tls_on` is for the connection to the owner, where TLS ends here and begins again."""
+        """`tls_on` is for the connection to the owner, where TLS ends here and begins again: ways to know its
+        certificate, one of which must do."""
         self.name = name
         self.address = ""
         self._route = route
@@ -119,13 +120,20 @@ class Front:
         raise OSError(f"{problem} (waited cluster.wait_s, {self._wait_s:g} s)")
 
     async def _connect(self, owner: Owner, client: Client) -> End:
+        """A connection to the owner, by the first way to know its certificate that does."""
+        for tls in self._tls_on[:-1]:
+            with contextlib.suppress(ssl.SSLCertVerificationError):
+                return await self._connect_by(owner, client, tls)
+        return await self._connect_by(owner, client, self._tls_on[-1] if self._tls_on else None)
+
+    async def _connect_by(self, owner: Owner, client: Client, tls: ssl.SSLContext | None) -> End:
         """A connection to the owner, who knows whose it is before it comes."""
         host, port = split_address(owner.addresses[self.name])
         timeout_s = min(CONNECT_S, self._wait_s)
         if self._introducer is None:
-            return await connect(host, port, timeout_s, self._tls_on)
+            return await connect(host, port, timeout_s, tls)
         async with self._introducer.introducing(owner, client.address) as guest:
-            far = await connect(host, port, timeout_s, self._tls_on, guest.comes_from)
+            far = await connect(host, port, timeout_s, tls, guest.comes_from)
         if not guest.is_introduced:
             self._metrics.unintroduced.labels(listener=self.name).inc()
         far.when_lost(guest.leaves)

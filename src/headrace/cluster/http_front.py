@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.cluster.front import CONNECT_S, Client, Front
@@ -34,7 +35,7 @@ class HttpFront(Front):
         own: str,
         *,
         redirects: bool = False,
-        tls_on: ssl.SSLContext | None = None,
+        tls_on: Sequence[ssl.SSLContext] = (),
         introducer: Introducer | None = None,
         peers: Peers | None = None,
     ) -> None:
@@ -82,7 +83,7 @@ class HttpFront(Front):
         if owner is None or "http" not in owner.addresses:
             status, more = "503 Service Unavailable", "Retry-After: 1\r\n"
         else:
-            scheme = "http" if self._tls_on is None else "https"
+            scheme = "https" if self._tls_on else "http"
             status, more = "307 Temporary Redirect", f"Location: {scheme}://{owner.addresses['http']}{target}\r\n"
         answer = f"HTTP/1.1 {status}\r\n{more}Content-Length: 0\r\nConnection: close\r\n\r\n"
         client.transport.write(answer.encode("latin-1"))
@@ -105,12 +106,14 @@ async def _head(client: Client) -> bytes | None:
     return bytes(client.unread[: end + len(END)])
 
 
-def tls_to_owner(files: TlsFiles | None, authority: str) -> ssl.SSLContext | None:
-    """For the connection to the owner, whose certificate is this hub's own or comes from the same authority. Names are
-    not compared: addresses come from a topic that only hubs write."""
+def tls_to_owner(files: TlsFiles | None, authority: str) -> list[ssl.SSLContext]:
+    """For the connection to the owner, whose certificate is this hub's own or comes from the authority that was given:
+    then names are not compared. Without one it may also be what this machine trusts, for the name that is advertised.
+    """
     if files is None:
-        return None
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.load_verify_locations(Path(authority or files.certificate))
-    return context
+        return []
+    own = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    own.check_hostname = False
+    own.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # whoever signed it is not asked for
+    own.load_verify_locations(Path(authority or files.certificate))
+    return [own] if authority else [own, ssl.create_default_context()]
