@@ -3,15 +3,16 @@
     python benchmarks/bench_immortals.py [--calls 2000] [--keys 100000] [--timers 1000000] [--directory DIR]
         [--restate DIR]
 
-A hub and a program run in processes of their own; this process calls, from 1 and from 50 threads, through the SDK and
-over HTTP. With `--restate DIR` (see restate.py) an object of Restate with the same handler is called over HTTP by the
-same code. Keys and timers are measured in this process, on the binding without its sockets. All figures are of one run
-on one machine: compare the ratios, not the numbers.
+A hub and a program run in processes of their own; this process calls, from 1 and from 50 threads or tasks, through the
+SDK, its async twin and over HTTP. With `--restate DIR` (see restate.py) an object of Restate with the same handler is
+called over HTTP by the same code. Keys and timers are measured in this process, on the binding without its sockets. All
+figures are of one run on one machine: compare the ratios, not the numbers.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import http.client
 import json
 import os
@@ -25,6 +26,7 @@ import tracemalloc
 from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 from restate import restate
 
@@ -35,6 +37,8 @@ from headrace.testing.immortals import World
 
 CLIENTS = 50
 WARM_KEYS = 2_000
+WARM_CALLS = 10
+"""Of each client, before it is measured: the SDK opens a plain connection after a few."""
 
 
 class Counter(Immortal):
@@ -97,12 +101,38 @@ def calls(address: str, clients: int, count: int, method: str) -> tuple[float, f
         with headrace.connect(address) as hub:
             counter = getattr(hub.immortal("counter"), method)
             arguments = {} if method == "read" else {"amount": 1}
+            for _ in range(WARM_CALLS):
+                counter(**arguments)
+            ready.wait()
             for _ in range(count // clients):
                 began = time.perf_counter()
                 counter(**arguments)
                 taken.append(time.perf_counter() - began)
 
-    return rate_of(work, clients, taken)
+    ready = threading.Barrier(clients + 1)
+    return rate_of(work, clients, taken, ready)
+
+
+def async_calls(address: str, clients: int, count: int) -> tuple[float, float]:
+    """The same of so many tasks that share one client."""
+    taken: list[float] = []
+
+    async def work(counter: Any, times: int) -> None:
+        for _ in range(times):
+            began = time.perf_counter()
+            await counter.add(amount=1)
+            taken.append(time.perf_counter() - began)
+
+    async def run_all() -> float:
+        async with headrace.connect_async(address) as hub:
+            await asyncio.gather(*(work(hub.immortal("counter"), WARM_CALLS) for _ in range(clients)))
+            taken.clear()
+            began = time.perf_counter()
+            await asyncio.gather(*(work(hub.immortal("counter"), count // clients) for _ in range(clients)))
+            return time.perf_counter() - began
+
+    took_s = asyncio.run(run_all())
+    return len(taken) / took_s, 1000 * statistics.median(taken)
 
 
 def http_calls(address: str, path: str, clients: int, count: int) -> tuple[float, float]:
@@ -111,41 +141,52 @@ def http_calls(address: str, path: str, clients: int, count: int) -> tuple[float
 
     def work() -> None:
         connection = http.client.HTTPConnection(address)
-        for _ in range(count // clients):
+        for number in range(WARM_CALLS + count // clients):
+            if number == WARM_CALLS:
+                ready.wait()
             began = time.perf_counter()
             connection.request("POST", path, b'{"amount":1}', {"content-type": "application/json"})
             answer = connection.getresponse()
             assert answer.status == HTTPStatus.OK, answer.read()
             answer.read()
-            taken.append(time.perf_counter() - began)
+            if number >= WARM_CALLS:
+                taken.append(time.perf_counter() - began)
         connection.close()
 
-    return rate_of(work, clients, taken)
+    ready = threading.Barrier(clients + 1)
+    return rate_of(work, clients, taken, ready)
 
 
-def rate_of(work: Callable[[], None], clients: int, taken: list[float]) -> tuple[float, float]:
-    """So many threads of it: calls a second together, and the median of one in milliseconds."""
+def rate_of(
+    work: Callable[[], None], clients: int, taken: list[float], ready: threading.Barrier
+) -> tuple[float, float]:
+    """So many threads of it: calls a second together from when all are ready, and the median of one in milliseconds."""
     threads = [threading.Thread(target=work) for _ in range(clients)]
-    began = time.perf_counter()
     for thread in threads:
         thread.start()
+    ready.wait()
+    began = time.perf_counter()
     for thread in threads:
         thread.join()
     return len(taken) / (time.perf_counter() - began), 1000 * statistics.median(taken)
 
 
-def measure_restate(modules: Path, directory: Path, count: int, ours: dict[int, float]) -> None:
+Rates = dict[int, dict[str, float]]
+"""Calls a second by the number of clients and by how they call."""
+
+
+def measure_restate(modules: Path, directory: Path, count: int, ours: Rates) -> None:
     with restate(modules, directory, "restate_counter.cjs") as (ingress, _):
-        http_calls(ingress, "/counter/one/add", 1, 20)
         for clients in (1, CLIENTS):
             rate, median_ms = http_calls(ingress, "/counter/one/add", clients, count)
-            shown = f"{rate:>8,.0f}/s, median {median_ms:.2f} ms; {ours[clients] / rate:.1f} x as fast here"
-            print(f"Restate over HTTP from {clients:>2} clients: {shown}")
+            ratios = ", ".join(f"{way} {each / rate:.1f} x" for way, each in ours[clients].items())
+            print(
+                f"Restate over HTTP from {clients:>2} clients: {rate:,.0f}/s, median {median_ms:.2f} ms; here {ratios}"
+            )
 
 
-def measure_calls(directory: Path, count: int) -> dict[int, float]:
-    """Calls a second over HTTP, by the number of clients."""
-    ours: dict[int, float] = {}
+def measure_calls(directory: Path, count: int) -> Rates:
+    ours: Rates = {}
     ready = directory / "ready.json"
     listeners = [f"--set=listen.{name}={'127.0.0.1:0' if name in ('flight', 'http') else 'off'}" for name in LISTENERS]
     command = ["-m", "headrace", "up", "--data", str(directory / "data"), "--ready-file", str(ready), *listeners]
@@ -162,13 +203,17 @@ def measure_calls(directory: Path, count: int) -> dict[int, float]:
                     while not any(each["registered"] for each in client.call("immortal.list")):
                         time.sleep(0.05)
                     client.immortal("counter").add(amount=0)
+                path = "/api/immortals/counter/add"
                 for clients in (1, CLIENTS):
-                    for name in ("add", "read"):
-                        rate, median_ms = calls(address, clients, count, name)
-                        print(f"{name:>5} from {clients:>2} clients: {rate:>8,.0f}/s, median {median_ms:.2f} ms")
-                    rate, median_ms = http_calls(found["http"], "/api/immortals/counter/add", clients, count)
-                    ours[clients] = rate
-                    print(f"  add over HTTP from {clients:>2} clients: {rate:>8,.0f}/s, median {median_ms:.2f} ms")
+                    found_rates = {
+                        "SDK": calls(address, clients, count, "add"),
+                        "async SDK": async_calls(address, clients, count),
+                        "HTTP": http_calls(found["http"], path, clients, count),
+                        "query": calls(address, clients, count, "read"),
+                    }
+                    for way, (rate, median_ms) in found_rates.items():
+                        print(f"{way:>9} from {clients:>2} clients: {rate:>8,.0f}/s, median {median_ms:.2f} ms")
+                    ours[clients] = {way: rate for way, (rate, _) in found_rates.items() if way != "query"}
             finally:
                 program.kill()
                 program.wait()

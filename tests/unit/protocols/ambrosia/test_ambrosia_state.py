@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import heapq
 import random
 from typing import Any, ClassVar
 
@@ -14,6 +16,7 @@ from support.until import until
 
 from headrace.config import ImmortalSection
 from headrace.protocols.ambrosia import codec
+from headrace.protocols.ambrosia.binding.cell import Timer
 from headrace.protocols.ambrosia.binding.engine import OUTSIDE_METHOD, Engine
 from headrace.protocols.ambrosia.client import Host, Immortal, StateError, UpgradeRefused, fork, impulse, serve
 from headrace.protocols.ambrosia.codec import Type
@@ -354,3 +357,24 @@ def test_a_method_that_is_not_there_is_told_with_those_that_are() -> None:
     log = saved_by(Store)
     log.log(codec.Call(0, 2, b"{}"))
     assert errors == ["#0: no method 0: put is 7"]
+
+
+def test_timers_of_a_saved_state_are_due_in_order_however_many_there_are() -> None:
+    engine = Engine(V1, "clock")
+    for timers in (5, 3, 9):  # none yet, fewer than there are, and more
+        engine.due_all({number: Timer(100 * timers - number, "clock", 1, b"") for number in range(timers)}, None)
+    due = [heapq.heappop(engine._deadlines)[0] for _ in range(5 + 3 + 9)]
+    assert due == sorted([100 * timers - number for timers in (5, 3, 9) for number in range(timers)])
+
+
+def test_the_collector_is_paused_only_while_a_state_is_read() -> None:
+    seen: list[bool] = []
+
+    class Watching(V1, saved_as="V1"):
+        def load_state(self, state: bytes) -> None:
+            seen.append(gc.isenabled())
+            super().load_state(state)
+
+    saved_by(V1).recovered(Watching)
+    assert seen == [False]
+    assert gc.isenabled()

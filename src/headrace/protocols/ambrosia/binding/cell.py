@@ -196,8 +196,8 @@ class Cell:
             self.random = random.Random()
             self.random.setstate((version, tuple(numbers), gauss))
         self.timers = dict(saved.timers)
-        for number, timer in self.timers.items() if arm else ():
-            self.engine.due_at(timer.deadline_us, self.key, number)
+        if arm:
+            self.engine.due_all(self.timers, self.key)
 
     def journal(self, payload: bytes, bytes_max: int) -> SavedState:
         """Messages are about to be processed."""

@@ -11,6 +11,7 @@ checkpoint says that it is to come.
 from __future__ import annotations
 
 import contextlib
+import gc
 import heapq
 import logging
 import os
@@ -21,7 +22,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from headrace.protocols.ambrosia import codec
-from headrace.protocols.ambrosia.binding.cell import SAVED_FORMATS, Cell, CountedRandom, Effect, SavedState
+from headrace.protocols.ambrosia.binding.cell import SAVED_FORMATS, Cell, CountedRandom, Effect, SavedState, Timer
 from headrace.protocols.ambrosia.binding.immortal import Immortal, StateError, UpgradeRefused
 from headrace.protocols.ambrosia.binding.keyed import KeyedCells
 from headrace.protocols.ambrosia.binding.methods import (
@@ -60,6 +61,19 @@ class Watcher(Protocol):
 
     def ended(self, cell: Cell, method: str, message: Call | None, value: Any, error: BaseException | None) -> None:
         """It has returned or raised."""
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """A large state is made of objects that all stay: a collector that looks for garbage in between takes longer than
+    all the rest."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class Engine:
@@ -124,7 +138,8 @@ class Engine:
             self._blob.append(item.data)
             if item.last:
                 blob, self._blob = b"".join(self._blob), []
-                self._restore(blob)
+                with _collector_paused():
+                    self._restore(blob)
         elif item.sequence >= 0:
             self.messages(item.payload)
         elif item.sequence == codec.SEQUENCE_CONTROL:
@@ -350,6 +365,15 @@ class Engine:
     def due_at(self, time_us: int, key: str | None, number: int) -> None:
         """A timer or sleep of a cell ends at that time."""
         heapq.heappush(self._deadlines, (time_us, key or "", number, key))
+
+    def due_all(self, timers: dict[int, Timer], key: str | None) -> None:
+        """Many at once, which may be a million."""
+        if len(timers) < len(self._deadlines):
+            for number, timer in timers.items():
+                self.due_at(timer.deadline_us, key, number)
+        else:
+            self._deadlines += [(timer.deadline_us, key or "", number, key) for number, timer in timers.items()]
+            heapq.heapify(self._deadlines)
 
     def _address(self, destination: str) -> bytes:
         return b"" if destination == self.name else destination.encode()
