@@ -216,10 +216,7 @@ class ProjectRunner:
         ) as process:
             listening = threading.Thread(target=self._listen, args=(process.stdout, last), daemon=True)
             listening.start()
-            while process.poll() is None:
-                if not self._tell():
-                    process.terminate()
-                    process.wait(STOP_S)
+            while self._told(process):
                 time.sleep(POLL_S)
             listening.join()
         self.report.batch += 1
@@ -228,6 +225,13 @@ class ProjectRunner:
         errors = [line for line in last if "rror" in line]
         self.report.error = "" if code == 0 else (errors or [f"it ended with code {code}"])[-1]
         return code == 0 or self.report.state == "stopped"
+
+    def _told(self, process: subprocess.Popen[str]) -> bool:
+        """Tell the hub, which every run does at least once; whether the process still runs."""
+        if not self._tell():
+            process.terminate()
+            process.wait(STOP_S)
+        return process.poll() is None
 
     def _listen(self, output: IO[str], last: deque[str]) -> None:
         for line in output:
