@@ -16,11 +16,13 @@ BYTES_MAX: Final = 16 * MIB
 def read(path: Path) -> bytes:
     """All of it. Raises `OSError` for a pipe, which would never end or never begin, a device, and what is too large."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(0, "not a regular file")
-        data = file.read(BYTES_MAX + 1)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            data = file.read(BYTES_MAX + 1)
+    finally:
+        os.close(descriptor)
     if len(data) > BYTES_MAX:
         raise OSError(0, f"larger than {BYTES_MAX} bytes")
     return data
