@@ -262,12 +262,16 @@ class Dispatcher:
             await _refuse(scope, receive, send, _json(body, 404))
 
     def _is_own_host(self, scope: Scope) -> bool:
-        named = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        # Who comes with two would be one for us, and another for a part that looks at the other.
+        return len(hosts) < 2 and all(not named or self._is_own(named) for named in hosts)
+
+    def _is_own(self, named: str) -> bool:
         try:
             host = urlsplit(f"//{named}").hostname or ""
         except ValueError:  # half an IPv6 address
             return False
-        return not named or is_loopback(host) or host in self._hosts
+        return is_loopback(host) or host in self._hosts
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send, response: Response | None) -> None:

@@ -177,6 +177,17 @@ class TestBrowsers:
                 for ask in (client.get("/health", headers=headers), client.post(ECHO, json=HELLO, headers=headers)):
                     assert (await ask).status_code == (421 if host in foreign else 200), host
 
+    @pytest.mark.parametrize(
+        "hosts", [("127.0.0.1", "evil.example"), ("evil.example", "127.0.0.1"), ("localhost",) * 2]
+    )
+    async def test_two_hosts_are_none(self, client: httpx.AsyncClient, hosts: tuple[str, ...]) -> None:
+        """The part that answers might look at the other one."""
+        reader, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
+        named = "".join(f"host: {host}\r\n" for host in hosts)
+        writer.write(f"GET /health HTTP/1.1\r\n{named}\r\n".encode())
+        assert (await reader.readline()).split()[1] == b"421"
+        writer.close()
+
     async def test_a_listener_is_on_loopback_however_the_settings_write_it(self, tmp_path: Path) -> None:
         listener = await serve(frame(tmp_path), "127.1:0")
         try:
