@@ -13,7 +13,7 @@ In the end the broker that leads the journal is killed, if it is ours: how long 
 again? Brokers are controllers, too. When the one that dies is the active controller, the others first elect a new one,
 which gives each broker a whole session timeout to be heard of.
 
-It takes about four minutes on an idle machine with two cores, and says how far it is.
+It takes about five minutes on an idle machine with two cores, and says how far it is.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
+import os
 import random
 import statistics
 import sys
@@ -42,13 +43,14 @@ from headrace.config import Config, Kafka, Log
 from headrace.hub import Hub
 from headrace.log.batch import Batch
 from headrace.log.kafka.client import connect
-from headrace.log.kafka.topics import FLUSH, create_missing, plans
+from headrace.log.kafka.topics import create_missing, plans
 
 if TYPE_CHECKING:
     from kafka_brokers import Broker, Brokers
 
 SECONDS_EACH = 3.0
 BATCH = 1000
+RECORD_BYTES = 100
 POOL = 40
 _random = random.Random(1)
 
@@ -61,12 +63,14 @@ def _record() -> bytes:
         _random.randrange(10**6),
         base64.b64encode(_random.randbytes(30)),
     )
-    return order[:98] + b'"}'
+    return order[: RECORD_BYTES - 2] + b'"}'
 
 
 BATCHES = [[_record() for _ in range(BATCH)] for _ in range(POOL)]
 """As compressible as such records are: lz4 leaves two thirds. None comes twice in what is compressed together."""
 FILE_STORE = "kafka, file store"
+WARM_UP = 2
+"""Rounds that do not count: brokers that have just started spend a third of their time compiling."""
 SINGLES = 200
 PAUSE_S = 12.0
 """So long after a broker was killed it is seen how the hub gets on."""
@@ -103,6 +107,13 @@ def plain_rate(servers: str, topic: str, batching: dict[str, Any], seconds: floa
     return count / (time.perf_counter() - began)
 
 
+def best_batching(servers: str, topic: str) -> dict[str, Any]:
+    """All are tried twice, and the second time counts: brokers are slow when they have just started."""
+    for _ in range(2):
+        rates = [plain_rate(servers, topic, batching, SECONDS_EACH / 2) for batching in BATCHINGS]
+    return BATCHINGS[rates.index(max(rates))]
+
+
 class Plain:
     """A producer that waits for each message."""
 
@@ -136,12 +147,8 @@ async def hub_singles_us(hub: Hub, stream: str) -> list[float]:
     return times
 
 
-async def hub_rate(hub: Hub, stream: str, seconds: float) -> float:
-    return (await append(hub, stream, cycle(BATCHES), seconds))[0]
-
-
-async def stored_rate(hub: Hub, rates: dict[str, list[float]], name: str) -> float:
-    """As `hub_rate`; `rates` get the one until all is stored, too."""
+async def stored_rate(hub: Hub, rates: dict[str, list[float]], counts: dict[str, float], name: str) -> float:
+    """Records a second; `rates` get those until all is stored, too, and `counts` how many it were."""
     began = time.perf_counter()
     rate, count = await append(hub, "s", cycle(BATCHES), SECONDS_EACH)
     stored_at, stored = time.perf_counter(), -1
@@ -150,7 +157,35 @@ async def stored_rate(hub: Hub, rates: dict[str, list[float]], name: str) -> flo
             stored_at, stored = time.perf_counter(), now
         await asyncio.sleep(0.1)
     rates.setdefault(f"{name}, until stored", []).append(count / (stored_at - began))
+    counts[name] = count
     return rate
+
+
+class Cpu(NamedTuple):
+    """Seconds that processors have worked."""
+
+    here: float
+    """Hub and load, or the plain producer: they are threads of this process."""
+    sealing: float
+    """Processes that hubs have started."""
+    brokers: float
+
+    @classmethod
+    def now(cls, brokers: Brokers | None) -> Cpu:
+        ours = [each.process.pid for each in brokers.brokers if each.process is not None] if brokers else []
+        others = [int(pid) for each in Path("/proc/self/task").glob("*/children") for pid in each.read_text().split()]
+        return cls(time.process_time(), sum(map(_worked_s, set(others) - set(ours))), sum(map(_worked_s, ours)))
+
+    def per_million(self, before: Cpu, records: float) -> Cpu:
+        return Cpu(*((now - then) / records * 1e6 for now, then in zip(self, before, strict=True)))
+
+
+def _worked_s(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # it has ended meanwhile
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Pause(NamedTuple):
@@ -244,7 +279,6 @@ async def measure(directory: Path, servers: str, rounds: int, brokers: Brokers |
     create_missing(kafka, filed)
     flushed = Kafka(servers=servers, prefix=f"{prefix}-flushed")
     create_missing(kafka, flushed, flush=True)
-    kafka.create_topic(f"{prefix}.plain-flushed", 1, journal.replication, {**journal.config, **FLUSH})
     hubs = {
         "files": await Hub.open(directory / "files", Config()),
         "kafka": await Hub.open(directory / "kafka", Config(log=Log(backend="kafka", kafka=settings))),
@@ -254,23 +288,33 @@ async def measure(directory: Path, servers: str, rounds: int, brokers: Brokers |
     for hub in hubs.values():
         await hub.create_stream("s")
     progress("looking for the best batching of the plain producer")
-    best = max(BATCHINGS, key=lambda batching: plain_rate(servers, f"{prefix}.plain", batching, SECONDS_EACH / 2))
+    best = best_batching(servers, f"{prefix}.plain")
     progress(f"the plain producer does best with {best}")
     plain = Plain(servers, f"{prefix}.plain")
     rates: dict[str, list[float]] = {}
     singles: dict[str, list[float]] = {}
+    count_of: dict[str, float] = {}
 
     async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.to_thread(function, *arguments)
 
     turns: dict[str, Callable[[], Awaitable[float]]] = {
         "plain producer": lambda: in_thread(plain_rate, servers, f"{prefix}.plain", best, SECONDS_EACH),
-        **{name: lambda hub=hub, name=name: stored_rate(hub, rates, name) for name, hub in hubs.items()},  # type: ignore[misc]
+        **{name: lambda hub=hub, name=name: stored_rate(hub, rates, count_of, name) for name, hub in hubs.items()},  # type: ignore[misc]
     }
-    for round in range(1, rounds + 1):
+    work: dict[str, list[Cpu]] = {}
+    for round in range(1 - WARM_UP, rounds + 1):
         for name, turn in turns.items():
-            rates.setdefault(name, []).append(await turn())
+            before, began = Cpu.now(brokers), time.perf_counter()
+            rate = await turn()
+            rates.setdefault(name, []).append(rate)
+            records = count_of.pop(name, rate * (time.perf_counter() - began))
+            work.setdefault(name, []).append(Cpu.now(brokers).per_million(before, records))
         progress(f"round {round} of {rounds}: " + ", ".join(f"{name} {rates[name][-1]:,.0f}" for name in turns))
+        if round < 1:
+            rates.clear()
+            work.clear()
+            continue
         singles.setdefault("plain producer", []).extend(await in_thread(plain.singles_us))
         for name, hub in hubs.items():
             singles.setdefault(name, []).extend(await hub_singles_us(hub, "s"))
@@ -280,6 +324,7 @@ async def measure(directory: Path, servers: str, rounds: int, brokers: Brokers |
     for hub in hubs.values():
         await hub.close()
     show(rates, singles)
+    show_work(work, with_brokers=brokers is not None)
     if brokers is not None:
         for what, was_controller in (("a broker", False), ("a broker that was the active controller, too", True)):
             if seconds := [f"{pause.seconds:.1f}" for pause in pauses if pause.was_controller is was_controller]:
@@ -303,6 +348,14 @@ def show(rates: dict[str, list[float]], singles: dict[str, list[float]]) -> None
         print(f"batches of {BATCH} x 100 B, {name}: {ratios} x the log in files")
     print(f"flush.messages=1: {rate['flushed'] / rate['kafka']:.2f} x the records/s without")
     print(f"one record: p50 {p50['kafka'] / p50['plain producer']:.2f} x that of a bare produce")
+
+
+def show_work(work: dict[str, list[Cpu]], *, with_brokers: bool) -> None:
+    """What the machine did for them, sealing and storing included: on one that all share this is what bounds them."""
+    for name, each in work.items():
+        here, sealing, brokers = (statistics.median(values) for values in zip(*each, strict=True))
+        of_brokers = f", brokers {brokers:.2f}" if with_brokers else ""
+        print(f"{name:>31}: CPU seconds for a million records: here {here:.2f}, sealing {sealing:.2f}{of_brokers}")
 
 
 def main() -> None:

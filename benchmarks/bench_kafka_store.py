@@ -16,10 +16,11 @@ import sys
 import tempfile
 import time
 import uuid
+from itertools import cycle, islice
 from pathlib import Path
 
 import msgspec
-from bench_kafka import brokers_are_lacking, cluster
+from bench_kafka import BATCH, BATCHES, RECORD_BYTES, brokers_are_lacking, cluster
 
 from headrace.config import Kafka, Log
 from headrace.log import ops
@@ -32,8 +33,6 @@ from headrace.log.kafka.client import connect
 from headrace.log.kafka.topics import create_missing
 from headrace.log.log import Log as OpenLog
 
-RECORD = b"x" * 100
-BATCH = 1000
 AHEAD = 64
 """Batches that wait at once."""
 SEGMENTS_MIN = 10
@@ -47,8 +46,8 @@ def fill(log: OpenLog, megabytes: int) -> None:
     log.start(lambda pendings, touched: None)
     last = log.submit([ops.CreateStream("s")])
     waiting = [last]
-    for _ in range(megabytes * 1_000_000 // (len(RECORD) * BATCH)):
-        waiting.append(log.submit([ops.Append("s", Batch.of([RECORD] * BATCH))]))
+    for records in islice(cycle(BATCHES), megabytes * 1_000_000 // (RECORD_BYTES * BATCH)):
+        waiting.append(log.submit([ops.Append("s", Batch.of(records))]))
         while len(waiting) > AHEAD:
             while not waiting[0].done:
                 time.sleep(0.001)
