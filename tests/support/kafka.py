@@ -71,14 +71,19 @@ def _one_line(pem: bytes) -> str:
     return pem.decode().strip().replace("\n", "\\n\\\n")
 
 
-@pytest.fixture(scope="session")
-def broker_cluster() -> Iterator[SharedBrokers]:
+def need_jars() -> None:
+    """What brokers need to be started, or the test is left out."""
     needs("kafka")
     try:
         fetch()
         share_classes()
     except NoJars as error:
         leave_out(f"the log on real Kafka brokers: {error}")
+
+
+@pytest.fixture(scope="session")
+def broker_cluster() -> Iterator[SharedBrokers]:
+    need_jars()
     with tempfile.TemporaryDirectory(prefix="headrace-kafka-") as directory:
         cluster = SharedBrokers(Path(directory))
         try:

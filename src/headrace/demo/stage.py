@@ -133,7 +133,7 @@ class Demo:
         what = f"continuing after {stored:,} records of earlier runs" if stored else "a new hub"
         self._view.say(f"data in {self._directory}: {what}")
         if not self._with_spark:
-            self._view.say("no pipeline: --no-spark, or PySpark is not installed (pip install headrace[spark])")
+            self._view.say("no pipeline: --no-spark, or PySpark is not installed (pip install 'headrace[spark]')")
 
     def _console_url(self, runtime: Runtime) -> str:
         return f"http://{runtime.addresses['http']}/"
