@@ -74,7 +74,8 @@ class Fold:
             if self._runs_bytes >= RUNS_BYTES_MAX:
                 self._fold_runs()
             return
-        self._fold_runs()
+        if self._runs:
+            self._fold_runs()
         self._report.frames += 1
         self._add_frame(frame, frame.sequence >= self._snapshot_sequence)
 
@@ -115,6 +116,10 @@ class Fold:
         self._state.sequence = next_sequence
 
     def _add_event(self, event: AnyEvent) -> None:
+        if type(event) is StreamCreated:  # of very many, perhaps
+            self._state.apply(event)
+            self._find_segments_of(event)
+            return
         match event:
             case CursorSaved() | CursorDeleted() | ProducerSet():
                 self._grow_to(self._state.by_id.get(event.stream), event.partition)
@@ -124,9 +129,13 @@ class Fold:
                 self._grow_to(self._state.by_id.get(event.stream), event.partition)
                 self._let_go(event)
         self._state.apply(event)
-        if isinstance(event, StreamCreated | StreamGrown) and event.id in self._state.by_id:
-            for partition in self._state.by_id[event.id].partitions[-len(event.firsts) :]:
-                self._find_segments(partition)
+        if isinstance(event, StreamGrown) and event.id in self._state.by_id:
+            self._find_segments_of(event)
+
+    def _find_segments_of(self, event: StreamCreated | StreamGrown) -> None:
+        """Those of partitions that have come."""
+        for partition in self._state.by_id[event.id].partitions[-len(event.firsts) :]:
+            self._find_segments(partition)
 
     def _let_go(self, event: SegmentStored) -> None:
         """Of records that a segment has: a partition's entries stand in the order of their indexes."""
@@ -169,7 +178,7 @@ class Fold:
             self._packed[partition] = joined
 
     def _fold_runs(self) -> None:
-        """Fold what waits."""
+        """Fold what waits, if anything does."""
         if self._runs:
             runs, self._runs, self._runs_bytes = self._runs, [], 0
             self._add_producers(runs)

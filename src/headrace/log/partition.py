@@ -233,9 +233,10 @@ class Partition:
         """Index ranges (inclusive) that no segment and no tail entry holds."""
         missing: list[tuple[int, int]] = []
         at = self.first
-        if at == self.next:  # one of very many, perhaps
-            return missing
-        for first, next_index in sorted([(ref.first, ref.next) for ref in self.segments] + self.tail.spans()):
+        spans = self.tail.spans()
+        if at == self.next or (len(spans) == 1 and not self.segments and spans[0] == (at, self.next)):
+            return missing  # one of very many, perhaps
+        for first, next_index in sorted([(ref.first, ref.next) for ref in self.segments] + spans):
             if first > at:
                 missing.append((at, first - 1))
             at = max(at, next_index)

@@ -81,7 +81,7 @@ class Tail:
 
     def __init__(self, entries: list[TailEntry] | None = None) -> None:
         self.entries = entries or []
-        self.bytes = sum([len(entry.body) for entry in self.entries])
+        self.bytes = sum([len(entry.body) for entry in entries]) if entries else 0
         self._packed = b""
 
     @classmethod

@@ -127,6 +127,16 @@ class FrameBuffer:
         self._keep(data[position:], bytes_wanted)
         return data, spans
 
+    def feed_large(self, data: bytes, large_bytes: int) -> tuple[list[bytes], bytes] | None:
+        """In place of `feed`, for a frame of at least `large_bytes` that has begun and is whole with this: its pieces,
+        with the length, and what is behind it. None where `feed` is to be called. To join the pieces takes long."""
+        if self._wanted_bytes < large_bytes or self.kept_bytes + len(data) < self._wanted_bytes:
+            return None
+        end = self._wanted_bytes - self.kept_bytes
+        pieces = [*self._kept, data[:end]]
+        self._keep(b"", 4)
+        return pieces, data[end:]
+
     def _keep(self, rest: bytes, bytes_wanted: int) -> None:
         self._kept = [rest] if rest else []
         self.kept_bytes = len(rest)

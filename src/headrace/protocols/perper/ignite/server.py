@@ -22,7 +22,7 @@ from headrace.protocols.perper.errors import BinaryError, FrameError, PeerError,
 from headrace.protocols.perper.ignite.binary import NULL, Limits
 from headrace.protocols.perper.ignite.codec import BadRequest, Handshake, Request
 from headrace.protocols.perper.ignite.operations import NEXT_PAGES, NotReady, Operations, Pending
-from headrace.protocols.perper.ignite.session import Frames, Session, Slot, State
+from headrace.protocols.perper.ignite.session import Session, Slot, State
 from headrace.protocols.perper.ignite.shapes import OPERATIONS
 from headrace.protocols.perper.metrics import PerperMetrics
 from headrace.protocols.perper.settings import Perper
@@ -110,7 +110,7 @@ class Connection(SlicedConnection):
                 self._later.append(data)
                 return
             if self._session.state is State.READY:
-                self._read(self._session.cut(data))
+                self._read(data)
             elif self._session.state is State.NEW:
                 handshake = self._session.receive_handshake(data)
                 if handshake is not None:
@@ -121,18 +121,28 @@ class Connection(SlicedConnection):
             self._end(str(error))
         self.keeps(self._session.unread_bytes, len(data))
 
-    def _read(self, frames: Frames) -> None:
+    def _read(self, data: bytes) -> None:
         """Take requests as they come; a large one is read beside the loop, and what follows it waits."""
+        large = self._session.cut_large(data, LARGE_BYTES)
+        if large is not None:
+            pieces, rest = large
+            self._later = [rest] if rest else []
+            self._begin_apart(lambda: self._session.decode_large(pieces))
+            return
+        frames = self._session.cut(data)
         if all(end - start < LARGE_BYTES for start, end in frames[1]):
             self._take(self._session.decode(*frames))
         else:
-            self._reads_apart = True
-            self.pace()
-            self.start(self._read_apart(frames))
+            self._begin_apart(lambda: self._session.decode(*frames))
 
-    async def _read_apart(self, frames: Frames) -> None:
+    def _begin_apart(self, decode: Callable[[], list[Request | BadRequest]]) -> None:
+        self._reads_apart = True
+        self.pace()
+        self.start(self._read_apart(decode))
+
+    async def _read_apart(self, decode: Callable[[], list[Request | BadRequest]]) -> None:
         try:
-            requests = await self.hub.intake.apart(lambda: self._session.decode(*frames))
+            requests = await self.hub.intake.apart(decode)
         except FrameError as error:
             self._end(str(error))
             return

@@ -116,6 +116,17 @@ class Session:
             self._move(Event.BROKEN)
             raise
 
+    def cut_large(self, data: bytes, large_bytes: int) -> tuple[list[bytes], bytes] | None:
+        """In place of `cut`: the pieces of a large frame that is whole now, for `decode_large`, and what is behind it;
+        None where there is none."""
+        return self._buffer.feed_large(data, large_bytes)
+
+    def decode_large(self, pieces: list[bytes]) -> list[codec.Request | codec.BadRequest]:
+        """As `decode`. The pieces are gone afterwards: the frame is in memory as few times as possible."""
+        buffer = b"".join(pieces)
+        pieces.clear()
+        return self.decode(buffer, [(4, len(buffer))])
+
     def decode(self, buffer: bytes, spans: list[tuple[int, int]]) -> list[codec.Request | codec.BadRequest]:
         """The second half: what they say. Takes long where a frame is large, and may be done in another thread."""
         decode, limits = codec.decode_request, self._limits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from support.until import until
 from headrace.hub.intake import LARGE_BYTES
 from headrace.protocols.perper.ignite import codec
 from headrace.protocols.perper.ignite.binary import encode_byte_array
+from headrace.protocols.perper.ignite.session import Session
 
 
 async def test_large_requests_are_read_beside_the_loop_and_keep_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,3 +49,41 @@ async def test_a_broken_request_among_large_ones_ends_the_connection() -> None:
         await until(lambda: len(pair.hub.sessions) == 0)
         [ended] = pair.hub.sessions.list(ended=True)
         assert "no room for its header" in str(ended.reason)
+
+
+async def test_the_pieces_of_a_large_request_are_joined_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    decode_large, threads = Session.decode_large, []
+
+    def noted(session: Session, pieces: list[bytes]) -> Any:
+        threads.append(threading.current_thread())
+        decoded = decode_large(session, pieces)
+        assert not pieces  # freed
+        return decoded
+
+    monkeypatch.setattr(Session, "decode_large", noted)
+    async with served() as pair:
+        client = await pair.client()
+        await client.request(1052, "kv")
+        value = encode_byte_array(bytes(1 << 20))
+        await client.request(1001, key(1), value, cache="kv")
+        assert await client.request(1000, key(1), cache="kv") == value
+        assert threads
+        assert threading.main_thread() not in threads
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_frames_are_the_same_however_they_come_and_however_large_they_are(seed: int) -> None:
+    chance = Random(seed)
+    payloads = [bytes([number]) * chance.choice([0, 1, 5, 99, 100, 101, 300]) for number in range(20)]
+    data = b"".join(map(codec.frame, payloads))
+    buffer, found = codec.FrameBuffer(1000), []
+    while data:
+        size = chance.randrange(1, 250)
+        piece, data = data[:size], data[size:]
+        while piece and (large := buffer.feed_large(piece, 100)) is not None:
+            pieces, piece = large
+            found.append(b"".join(pieces)[4:])
+        whole, spans = buffer.feed(piece)
+        found += [whole[start:end] for start, end in spans]
+    assert found == payloads
+    assert buffer.kept_bytes == 0
