@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from headrace.errors import Forbidden, HeadraceError, UnknownStream
 from headrace.protocols.errors import RemoteProtocolError
 
 
@@ -57,3 +58,16 @@ def cache_exists(name: str) -> PeerError:
     return PeerError(
         Status.CACHE_EXISTS, f"Failed to start cache (a cache with the same name is already started): {name}"
     )
+
+
+def translate(error: BaseException) -> tuple[int, str]:
+    """An error in the protocol's own words."""
+    if isinstance(error, PeerError):
+        return int(error.status), error.message
+    if isinstance(error, Forbidden):
+        return int(Status.NOT_AUTHORIZED), str(error)
+    if isinstance(error, UnknownStream):
+        return int(Status.CACHE_DOES_NOT_EXIST), f"Cache does not exist: {error}"
+    if isinstance(error, HeadraceError):
+        return int(Status.FAILED), f"{error.code}: {error}"
+    return int(Status.FAILED), f"internal error: {error!r}"

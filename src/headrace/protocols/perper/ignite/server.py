@@ -15,10 +15,10 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from headrace.errors import Busy, Forbidden, HeadraceError, LimitExceeded, UnknownStream
+from headrace.errors import Busy, HeadraceError, LimitExceeded
 from headrace.hub.intake import LARGE_BYTES
 from headrace.protocols.perper.catalogue import Entry
-from headrace.protocols.perper.errors import BinaryError, FrameError, PeerError, Refused, Status
+from headrace.protocols.perper.errors import BinaryError, FrameError, PeerError, Refused, Status, translate
 from headrace.protocols.perper.ignite.binary import NULL, Limits
 from headrace.protocols.perper.ignite.codec import BadRequest, Handshake, Request
 from headrace.protocols.perper.ignite.operations import NEXT_PAGES, NotReady, Operations, Pending
@@ -288,7 +288,7 @@ class Connection(SlicedConnection):
                 self._run(request, part, lambda: self._split(slot, parts))
             return
         if error is not None:
-            status, message = _translate(error)
+            status, message = translate(error)
             data = b"".join([self._session.fail(request.request_id, status, message) for request in group])
         else:
             body = b"" if group[0].op == PUT else b"\1"
@@ -409,7 +409,7 @@ class Connection(SlicedConnection):
             self._fill(slot, data)
 
     def _fail(self, slot: Slot, request_id: int, error: BaseException) -> None:
-        status, message = _translate(error)
+        status, message = translate(error)
         self.last_error = message
         self._told_to_go = self._told_to_go or status == Status.LOGIN_FAILED
         self.counters.peer_error(str(status))
@@ -465,19 +465,6 @@ class Connection(SlicedConnection):
             "backlog": len(self._backlog),
             "last_error": self.last_error,
         }
-
-
-def _translate(error: BaseException) -> tuple[int, str]:
-    """An error in the protocol's own words."""
-    if isinstance(error, PeerError):
-        return int(error.status), error.message
-    if isinstance(error, Forbidden):
-        return int(Status.NOT_AUTHORIZED), str(error)
-    if isinstance(error, UnknownStream):
-        return int(Status.CACHE_DOES_NOT_EXIST), f"Cache does not exist: {error}"
-    if isinstance(error, HeadraceError):
-        return int(Status.FAILED), f"{error.code}: {error}"
-    return int(Status.FAILED), f"internal error: {error!r}"
 
 
 class IgniteServer(TcpServer[Connection]):
