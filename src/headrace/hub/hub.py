@@ -55,6 +55,7 @@ class Hub(HubBase):
         self._log = log
         self.security.users_file.on_disk_failure = log.fail
         self._loop = asyncio.get_running_loop()
+        self.changes: dict[type, int] = {ops.CreateStream: 0, ops.GrowStream: 0}  # since the start
         self._new_streams = Waiters()
         self._new_records = Waiters()
         self._cursor_moves = Waiters()
@@ -256,6 +257,7 @@ class Hub(HubBase):
         if isinstance(operation, ops.SaveCursor):
             self._cursor_moves.notify((operation.cursor, operation.stream, operation.partition), result)
         elif isinstance(operation, ops.CreateStream | ops.GrowStream):
+            self.changes[type(operation)] += 1
             self._new_streams.notify(operation.name, self._partitions(operation.name))
         elif isinstance(operation, ops.SetOptions):  # who waits for a cursor so as to acknowledge may not have to
             self._cursor_moves.wake(lambda key: bool(key[1] == operation.name))

@@ -31,6 +31,7 @@ from headrace.protocols.perper.sql.table import tables_of
 from headrace.protocols.perper.stream_view import ViewCache
 from headrace.protocols.perper.streams import RecentValues, StreamCache
 from headrace.protocols.perper.tables import Expiries, TableCache
+from headrace.protocols.perper.view_ids import ViewIds
 from headrace.security import is_reserved
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class Catalogue:
         self._by_id: dict[int, Entry] = {}
         self._by_name: dict[str, Entry] = {}
         self._views: dict[str, Entry] = {}
-        self._view_ids: dict[int, str] = {}
+        self._ids = ViewIds(hub, _view_names)
         self._creating = asyncio.Lock()
         self._wanted = Waiters()
         self.expiries = Expiries(hub)
@@ -231,9 +232,8 @@ class Catalogue:
                 return None
             entry = self._views[name] = Entry(name, Configuration({0: name}), owner=found[0])
             entry.cache = ViewCache(self._hub, name, *found)
-            self._view_ids.update(dict.fromkeys(entry.ids, name))
         elif self._foreign(name) is None:  # deleted by those it belongs to
-            self._forget_view(name)
+            del self._views[name]
             return None
         return entry
 
@@ -245,21 +245,11 @@ class Catalogue:
         info = self._hub.stream(stream)
         return (stream, partition) if info.kind == "stream" and partition < info.partitions else None
 
-    def _forget_view(self, name: str) -> None:
-        entry = self._views.pop(name, None)
-        if entry is not None:
-            for number in entry.ids:
-                self._view_ids.pop(number, None)
-
     def _view_with_id(self, cache_id: int) -> Entry | None:
-        known = self._view_ids.get(cache_id)
-        if known is not None:
-            return self._view(known)
-        for info in self._hub.streams():
-            for name in _view_names(info):
-                if cache_id in (java_hash(name), code_point_hash(name)):
-                    return self._view(name)
-        return None
+        views = [view for name in self._ids.names(cache_id) if (view := self._view(name)) is not None]
+        if len(views) > 1:
+            raise Refused(f"{len(views)} streams have the cache id {cache_id}; who sends ids cannot read any of them")
+        return views[0] if views else None
 
     def owner_of(self, name: str) -> str:
         """The name by which rights are asked for: of a partition, its stream's."""

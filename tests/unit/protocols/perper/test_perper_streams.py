@@ -17,6 +17,7 @@ from support.until import until, wait_until
 from headrace.errors import UnknownStream
 from headrace.log.batch import Batch
 from headrace.log.ops import DeleteStream, StreamOptions
+from headrace.protocols.perper import view_ids
 from headrace.protocols.perper.catalogue import _place_of, _view_name
 from headrace.protocols.perper.errors import PeerError
 from headrace.protocols.perper.ignite.binary import encode_byte_array
@@ -281,6 +282,47 @@ async def test_the_partitions_of_another_protocols_stream() -> None:
         assert [(c.name, c.partition, c.index) for c in pair.hub.cursors(stream="o")] == [("l", 2, 2)]
         await client.request(1016, key("l"), cache="stream-listeners")
         await until(lambda: not pair.hub.cursors(stream="o"))
+
+
+async def test_streams_of_one_cache_id_are_not_taken_for_each_other() -> None:
+    """`Aa` and `BB` have one hash in Java, and a thin client sends nothing else."""
+    async with served() as pair:
+        client, rpc, hub = await pair.client(), await pair.rpc(), pair.hub
+        await hub.create_stream("Aa")
+        await hub.append("Aa", Batch.of([b"of Aa"]))
+        assert await client.request(1000, key(0), cache="Aa") == encode_byte_array(b"of Aa")
+        await hub.create_stream("BB")
+        for name in ("Aa", "BB", "BB"):
+            with pytest.raises(PeerError, match="2 streams have the cache id"):
+                await client.request(1000, key(0), cache=name)
+        call = rpc.start("/perper.Fabric/StreamItems", {"stream": "Aa", "startKey": 0, "stride": 1})
+        assert (await call.next()).key == 0  # who sends names can
+        await hub.delete_stream("BB")
+        assert await client.request(1000, key(0), cache="Aa") == encode_byte_array(b"of Aa")
+
+
+async def test_a_number_that_means_nothing_costs_no_walk_over_all_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served() as pair:
+        client, hub = await pair.client(), pair.hub
+        for number in range(5):
+            await hub.create_stream(f"s{number}")
+        hashed: list[str] = []
+        java_hash = view_ids.java_hash
+        monkeypatch.setattr(view_ids, "java_hash", lambda name: hashed.append(name) or java_hash(name))
+
+        async def unknown() -> int:
+            hashed.clear()
+            with pytest.raises(PeerError, match="does not exist"):
+                await client.request(1000, key(0), cache=123456)
+            return len(hashed)
+
+        assert await unknown() >= 5
+        assert await unknown() == 0
+        await hub.create_stream("one more", partitions=2)
+        assert await unknown() == 2
+        await hub.grow_stream("s3", 4)
+        assert await unknown() >= 8
+        assert await client.request(1020, b"", cache="s3;partition=3") == 0
 
 
 async def test_partitions_and_streams_that_are_called_alike_never_meet() -> None:
