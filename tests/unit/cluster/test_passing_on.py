@@ -12,6 +12,7 @@ from pathlib import Path
 import grpc
 import pyignite
 import pytest
+from interop.test_wallaroo_described_client import frame, text
 from support.fake_cluster import FakeCluster
 from support.until import wait_until
 
@@ -21,6 +22,7 @@ from headrace.config.address import split_address
 from headrace.hub.peers import address_from
 from headrace.protocols.futoin.client import Client as FutoinClient
 from headrace.protocols.wallaroo.client import Connector
+from headrace.security.login_limit import ADDRESS_FACTOR
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -73,6 +75,20 @@ def test_wrong_passwords_count_for_whoever_sends_them(cluster: FakeCluster) -> N
     assert ask(address, "127.0.0.6", ADMIN[1]) == 200
     assert ask(cluster.owner.addresses["http"], "127.0.0.5", "wrong") == 429, "no hub lets it try more often"
     assert ask(cluster.owner.addresses["http"], "127.0.0.1", "wrong") == 401, "nor counts it for the hub between"
+
+
+def test_wrong_tokens_count_for_whoever_sends_them(cluster: FakeCluster) -> None:
+    """By a protocol whose bytes are passed on unseen."""
+
+    def hello(source: str) -> bytes:
+        with socket.create_connection(split_address(cluster.addresses["wallaroo"]), 60, (source, 0)) as client:
+            client.sendall(frame(0, b"".join(map(text, (b"0.0.1", b"a wrong token", b"program", b"instance")))))
+            return client.recv(4096)
+
+    for _ in range(FAILURES_MAX * ADDRESS_FACTOR):
+        assert hello("127.0.0.8") == frame(2, text(b"Bad cookie"))
+    assert ask(cluster.addresses["http"], "127.0.0.8", "wrong") == 429, "whatever it tries next"
+    assert ask(cluster.addresses["http"], "127.0.0.9", "wrong") == 401, "another client of the same hub"
 
 
 def peers(cluster: FakeCluster) -> set[str]:
