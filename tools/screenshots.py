@@ -84,8 +84,8 @@ def _choose_immortal(page: Any) -> None:
     page.locator("tr", has_text="demo-ledger").first.click()
     page.get_by_role("button", name="Take a checkpoint").click()
     page.get_by_role("button", name="Take it").click()
+    page.locator("#note", has_text="checkpoint").wait_for()
     page.locator(".timeline .checkpoint").first.wait_for()
-    page.locator("#note").filter(has_not_text="checkpoint").wait_for(state="attached")
     page.locator(".timeline .message").first.wait_for()
 
 
@@ -118,7 +118,7 @@ SHOTS = (
     Shot("dead-letters", "dead", "tbody tr"),
     Shot("sessions", "sessions", "tbody tr", _choose_session),
     Shot("immortals", "immortals", "tbody tr", _choose_immortal),
-    Shot("executions", "executions", "tbody tr"),
+    Shot("executions", "executions", "[aria-label=Executions] tbody tr"),
     Shot("pipelines", "pipelines", ".pipeline, main .empty"),
     Shot("history", "events", ".chart path.line"),
     Shot("cluster", "cluster", "main .empty"),
@@ -130,9 +130,11 @@ SHOTS = (
     Shot("query-chart", "query", ".completions", _open_chart),
 )
 PHONE_WIDTH = 390
-STATES = ("empty-hub", "hub-lost", "no-rights")
+STATES = ("empty-hub", "trouble", "hub-lost", "no-rights", "some-rights", "users-some")
 """Pictures of hubs that are not like the demo's."""
-NAMES = (*(shot.name for shot in SHOTS), *(f"{shot.name}-phone" for shot in SHOTS), *STATES)
+_SHOT_NAMES = tuple(shot.name for shot in SHOTS)
+NAMES = tuple(f"{name}{end}" for names in (_SHOT_NAMES, STATES) for end in ("", "-phone") for name in names)
+"""All of them in light; those without `-phone` also in dark."""
 
 
 def chromium() -> str | None:
@@ -254,7 +256,9 @@ def _taken(page: Any, console: str, shot: Shot, file: Path) -> Path:
     page.goto(f"{console}/#/{shot.path}")
     page.locator(shot.wanted).first.wait_for()
     shot.prepare(page)
+    page.locator("#note:not(:empty)").wait_for(state="detached")
     page.mouse.move(0, 0)
+    page.evaluate("scrollTo(0, 0)")
     size = page.viewport_size
     height = page.evaluate("document.documentElement.scrollHeight")
     page.set_viewport_size(size | {"height": min(max(height, 700), HEIGHT_MAX)})
@@ -263,34 +267,98 @@ def _taken(page: Any, console: str, shot: Shot, file: Path) -> Path:
     return file
 
 
-def take_states(target: Path, directory: Path) -> list[Path]:
-    """A new hub, the same when it has gone, and one that does not let its user look."""
-    from playwright.sync_api import sync_playwright
+USERS = """
+[security.users.ann]
+secret = "ann"
+roles = ["admin"]
+[security.users.ben]
+secret = "ben"
+roles = ["mute"]
+[security.users.eva]
+secret = "eva"
+roles = ["shop-reader"]
+[[security.roles.mute]]
+rights = ["write"]
+[[security.roles.shop-reader]]
+rights = ["read"]
+streams = ["shop.*"]
+"""
 
-    settings = directory / "closed.toml"
-    settings.write_text(
-        '[security.users.ben]\nsecret = "ben"\nroles = ["mute"]\n[[security.roles.mute]]\nrights = ["write"]\n'
-    )
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
-        page = browser.new_context(viewport={"width": 1280, "height": 760}).new_page()
-        with _running_hub(directory / "new") as console:
+
+class States:
+    """A new hub, one with something amiss, the same when it has gone, and one that does not show everybody all."""
+
+    def __init__(self, target: Path, directory: Path, themes: tuple[str, ...]) -> None:
+        self._target = target
+        self._directory = directory
+        self._themes = themes
+        target.mkdir(parents=True, exist_ok=True)
+
+    def take(self) -> list[Path]:
+        from playwright.sync_api import sync_playwright
+
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
+            page = browser.new_context(viewport={"width": 1280, "height": 760}).new_page()
+            self._of_a_new_hub(page)
+            self._of_a_closed_hub(page)
+            browser.close()
+        endings = ["", *(f"-{theme}" for theme in self._themes if theme != "light"), "-phone"]
+        return [self._target / f"{name}{ending}.png" for ending in endings for name in STATES]
+
+    def _of_a_new_hub(self, page: Any) -> None:
+        with _running_hub(self._directory / "new") as console:
             page.goto(console)
             page.locator(".first .command").first.wait_for()
-            page.screenshot(path=target / "empty-hub.png")
+            self._shoot(page, "empty-hub")
+            for stream in ("shop.orders", "shop.bills"):
+                call(console, "stream.create", {"stream": stream})
+            sql = "SELECT payload FROM stream('shop.orders')"
+            call(console, "pipeline.create", {"name": "billing", "sql": sql, "into": "shop.bills"})
+            error = "no column 'price' in stream 'shop.orders'"
+            call(console, "pipeline.report", {"name": "billing", "state": "failed", "error": error})
+            page.locator(".node.pipeline.bad").wait_for()
+            page.locator("[data-kind=pipeline]").wait_for()
+            self._shoot(page, "trouble")
             page.goto(f"{console}/#/overview")
             page.locator(".figure").first.wait_for()
         page.locator("#lost").wait_for()
-        page.screenshot(path=target / "hub-lost.png")
-        with _running_hub(directory / "closed", "--config", str(settings)) as console:
+        self._shoot(page, "hub-lost")
+
+    def _of_a_closed_hub(self, page: Any) -> None:
+        settings = self._directory / "closed.toml"
+        settings.write_text(USERS)
+        with _running_hub(self._directory / "closed", "--config", str(settings)) as console:
             page.goto(console)
-            page.get_by_label("User").fill("ben")
-            page.get_by_label("Password or token").fill("ben")
-            page.get_by_role("button", name="Sign in").click()
+            self._sign_in(page, "ben")
             page.locator("#lost", has_text="does not show you anything").wait_for()
-            page.screenshot(path=target / "no-rights.png")
-        browser.close()
-    return [target / f"{name}.png" for name in STATES]
+            self._shoot(page, "no-rights")
+            page.get_by_role("button", name="Sign in as somebody else").click()
+            self._sign_in(page, "eva")
+            page.goto(f"{console}/#/overview")
+            page.get_by_text("You see what concerns").wait_for()
+            self._shoot(page, "some-rights")
+            page.get_by_role("button", name="Sign out").click()
+            self._sign_in(page, "ann")
+            page.goto(f"{console}/#/users")
+            page.locator("tbody tr").nth(2).wait_for()
+            self._shoot(page, "users-some")
+
+    def _sign_in(self, page: Any, name: str) -> None:
+        page.get_by_label("User").fill(name)
+        page.get_by_label("Password or token").fill(name)
+        page.get_by_role("button", name="Sign in").click()
+        page.locator("dialog").wait_for(state="detached")
+
+    def _shoot(self, page: Any, name: str) -> None:
+        """As it is, without another look at the hub, which may be gone."""
+        for theme in (*self._themes[::-1], "light"):
+            page.evaluate("(theme) => { document.documentElement.dataset.theme = theme; }", theme)
+            page.screenshot(path=self._target / f"{name}{'' if theme == 'light' else f'-{theme}'}.png")
+        size = page.viewport_size
+        page.set_viewport_size({"width": PHONE_WIDTH, "height": 800})
+        page.screenshot(path=self._target / f"{name}-phone.png")
+        page.set_viewport_size(size)
 
 
 @contextlib.contextmanager
@@ -334,7 +402,7 @@ def make(
                 lambda: call(console, "stream.describe", {"stream": "counts"})["records"] > 0,
             )
         try:
-            return take(console, target, themes, width) + take_states(target, Path(directory))
+            return take(console, target, themes, width) + States(target, Path(directory), themes).take()
         finally:
             asyncio.run_coroutine_threadsafe(agents.stop(), loop).result(30)
             loop.call_soon_threadsafe(loop.stop)

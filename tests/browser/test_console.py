@@ -79,7 +79,7 @@ def test_a_cursor_that_is_stuck_says_why(hub: HubProcess, client: headrace.Clien
     page.route("**/api/v1/console.cursors", a_minute_later)
     page.get_by_role("link", name="Cursors").click()
     row = page.locator("tr", has_text="gone")
-    expect(row).to_contain_text("stopped 1 record waits: its consumer is gone or slow.")
+    expect(row).to_contain_text("stopped 1 record waits. No session that reads this stream is open.")
     expect(row).to_contain_text("61 s ago")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -117,25 +117,36 @@ def test_nothing_is_wider_than_a_narrow_window_or_a_phone(
             page.evaluate(NARROW, width)
 
 
-def test_who_are_you(tmp_path: Path, open_page: OpenPage, request: pytest.FixtureRequest) -> None:
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
+    """A hub that asks who one is: an admin, a user who may not read, and a role for some streams."""
+    folder = tmp_path_factory.mktemp("guarded")
+    settings = folder / "headrace.toml"
+    settings.write_text(
+        '[security.users.ann]\nsecret = "ann"\nroles = ["admin"]\n[security.users.mia]\nsecret = "mia"\n'
+        'roles = ["mute"]\n[[security.roles.mute]]\nrights = ["write"]\n'
+        '[[security.roles.looker]]\nrights = ["read"]\nstreams = ["mine.*"]\n'
+    )
+    with HubProcess(folder, config=settings) as running:
+        yield running
+
+
+def sign_in(page: Page, name: str, secret: str) -> None:
+    page.get_by_label("User").fill(name)
+    page.get_by_label("Password or token").fill(secret)
+    page.get_by_role("button", name="Sign in").click()
+
+
+def test_who_are_you(guarded: HubProcess, open_page: OpenPage, request: pytest.FixtureRequest) -> None:
     request.node.expected_troubles = ("401",)
-    settings = tmp_path / "headrace.toml"
-    settings.write_text('[security.users.ann]\nsecret = "right"\nroles = ["admin"]\n')
-    with HubProcess(tmp_path, config=settings) as hub:
-        page = open_page(hub.page)
-        dialog = page.get_by_role("dialog")
-        dialog.get_by_label("User").fill("ann")
-        dialog.get_by_label("Password or token").fill("wrong")
-        dialog.get_by_role("button", name="Sign in").click()
-        expect(page.get_by_role("dialog")).to_contain_text("wrong")
-        page.get_by_role("dialog").get_by_label("User").fill("ann")
-        page.get_by_role("dialog").get_by_label("Password or token").fill("right")
-        page.get_by_role("dialog").get_by_role("button", name="Sign in").click()
-        expect(page.locator("#pulse")).to_contain_text("records/s in")
-        expect(page.locator("h1")).to_contain_text("Map")
-        page.get_by_role("button", name="Sign out").click()
-        expect(page.get_by_role("dialog")).to_contain_text("who you are")
-        page.close()  # before the hub goes: a page that loses its hub says so in the browser's own words
+    page = open_page(guarded.page)
+    sign_in(page, "ann", "wrong")
+    expect(page.get_by_role("dialog")).to_contain_text("wrong")
+    sign_in(page, "ann", "ann")
+    expect(page.locator("#pulse")).to_contain_text("records/s in")
+    expect(page.locator("h1")).to_contain_text("Map")
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("dialog")).to_contain_text("who you are")
 
 
 def test_a_page_that_has_lost_its_hub_is_all_grey_and_says_so_until_it_is_back(
@@ -161,24 +172,67 @@ def test_a_page_that_has_lost_its_hub_is_all_grey_and_says_so_until_it_is_back(
 
 
 def test_whoever_may_not_look_is_told_so_and_can_sign_in_as_somebody_else(
-    tmp_path: Path, open_page: OpenPage, request: pytest.FixtureRequest
+    guarded: HubProcess, open_page: OpenPage, request: pytest.FixtureRequest
 ) -> None:
     request.node.expected_troubles = ("401", "403")
-    settings = tmp_path / "headrace.toml"
-    settings.write_text(
-        '[security.users.ben]\nsecret = "ben"\nroles = ["mute"]\n[[security.roles.mute]]\nrights = ["write"]\n'
-    )
-    with HubProcess(tmp_path, config=settings) as hub:
-        page = open_page(hub.page)
-        page.get_by_label("User").fill("ben")
-        page.get_by_label("Password or token").fill("ben")
-        page.get_by_role("button", name="Sign in").click()
-        expect(page.locator("#lost")).to_contain_text("Looking at it needs the right 'read'.")
-        expect(page.get_by_text("You may not look here.")).to_be_visible()
-        expect(page.locator("main")).to_be_hidden()
-        page.get_by_role("button", name="Sign in as somebody else").click()
-        expect(page.get_by_role("dialog")).to_contain_text("who you are")
-        page.close()
+    page = open_page(guarded.page)
+    sign_in(page, "mia", "mia")
+    expect(page.locator("#lost")).to_contain_text("Looking at it needs the right 'read'.")
+    expect(page.locator("#refused")).to_contain_text("You may not look here.")
+    expect(page.locator("main")).to_be_hidden()
+    page.get_by_role("button", name="Sign in as somebody else").click()
+    expect(page.get_by_role("dialog")).to_contain_text("who you are")
+
+
+@pytest.fixture
+def admin(guarded: HubProcess) -> Iterator[headrace.Client]:
+    with headrace.connect(guarded.addresses["flight"], user="ann", password="ann") as connected:
+        yield connected
+
+
+def test_whoever_may_read_some_streams_sees_them_and_nothing_of_the_others(
+    guarded: HubProcess, admin: headrace.Client, open_page: OpenPage, request: pytest.FixtureRequest
+) -> None:
+    """And when the user is removed, the page that is open says so by itself."""
+    request.node.expected_troubles = ("401", "403")
+    for stream in ("mine.a", "secret.b"):
+        admin.create(stream)
+        admin.append(stream, [b'{"n": 1}'] * 5)
+        admin.call("cursor.save", {"cursor": f"{stream}-reader", "stream": stream, "index": 2})
+    admin.call("pipeline.create", {"name": "secret-sums", "sql": "select 1 from stream('mine.a')", "into": "s"})
+    admin.call("user.add", {"user": "ben", "secret": "ben and ben", "roles": ["looker"]})
+    page = open_page(guarded.page)
+    sign_in(page, "ben", "ben and ben")
+    expect(page.locator(".node.stream")).to_have_text(["mine.a"])
+    expect(page.locator("#pulse")).to_have_text("connected")
+    told = []
+    for path, words in (
+        ("overview", "You see what concerns the streams that you may read."),
+        ("streams", "mine.a"),
+        ("cursors", "mine.a-reader"),
+        ("events", "The hub started"),
+        ("query", "SQL over streams"),
+        ("sessions", "it needs the right 'read' on every stream."),
+        ("pipelines", "You may not look here."),
+        ("users", "it needs the right 'admin'."),
+        ("stream/secret.b", "You may not look here."),
+    ):
+        page.goto(f"{guarded.page}/#/{path}")
+        expect(page.locator("main")).to_contain_text(words)
+        told.append((path, page.locator("main").inner_text().replace("'secret.b'", "")))
+    assert [path for path, text in told if "secret" in text or "Whoever reaches a listener" in text] == []
+    page.goto(f"{guarded.page}/#/query")
+    page.get_by_label("SQL").fill('SELECT * FROM "secret.b"')
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator("main")).to_contain_text("may not")
+    expect(page.locator("main")).not_to_contain_text('"n"')
+    page.goto(f"{guarded.page}/#/stream/mine.a")
+    expect(page.locator(".records tbody tr")).to_have_count(5)
+    admin.call("user.remove", {"user": "ben"})
+    expect(page.get_by_role("dialog")).to_contain_text("Sign in")
+    sign_in(page, "ann", "ann")
+    expect(page.locator("#pulse")).to_contain_text("records/s in")
+    expect(page.locator(".records tbody tr")).to_have_count(5)
 
 
 def test_the_page_may_do_nothing_but_its_own(

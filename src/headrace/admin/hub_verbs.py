@@ -165,7 +165,7 @@ class Admin:
             uptime_s=round(time.monotonic() - self._started, 3),
             listeners=self._listeners(),
             missing=self._runtime.missing,
-            sessions=self._hub.sessions.counts(),
+            sessions=self._hub.sessions.counts() if current().may("read") else {},
             warnings=self._hub.security.warnings(),
             health=self._hub.health.report(current()),
         )

@@ -26,12 +26,16 @@ if TYPE_CHECKING:
 MUTES = "console/mutes"
 MUTED_S_MAX = 30 * 86400
 STUCK_S = 60.0
+STUCK_KEPT = 200
 STUCK_SAID = 20
+"""Cursors that have stopped: so many are known one by one, and so many of them are told to one page."""
 DISK_FREE_LOW_BYTES = 1 << 30
 USERS = "users"
 """The part of the hub's health that its warnings tell of, too."""
 
 Kind = Literal["unready", "disk", "cursor", "pipeline", "note", "warning"]
+FOR_READERS_OF_ALL: tuple[Kind, ...] = ("cursor", "pipeline", "note")
+"""Those of them that name no stream may still tell of any."""
 
 
 class Mute(msgspec.Struct, frozen=True):
@@ -53,12 +57,14 @@ class Alarm(msgspec.Struct, frozen=True, omit_defaults=True):
     since_us: int | None = None
     stream: str | None = None
     muted: Mute | None = None
+    more: int = 0
+    """How many of them this stands for, when they are too many to be told one by one."""
 
     def shown_to(self, principal: Principal) -> Alarm | None:
         """The alarm with what `principal` may know of it, or nothing."""
         if self.stream is not None and not principal.may("read", self.stream):
             return None
-        if self.kind == "pipeline" and not principal.may("read"):
+        if self.stream is None and self.kind in FOR_READERS_OF_ALL and not principal.may("read"):
             return None
         if self.kind == "unready" and not principal.may("read"):
             return msgspec.structs.replace(self, detail=NOT_FOR_ALL)
@@ -166,7 +172,7 @@ class Alarms:
         now_us = self._hub.clock.now_us()
         late = sorted((each for each in self._hub.cursors() if is_stuck(each, now_us)), key=_reader)
         readers = [(reader, list(cursors)) for reader, cursors in groupby(late, key=_reader)]
-        for (stream, name), cursors in readers[:STUCK_SAID]:
+        for (stream, name), cursors in readers[:STUCK_KEPT]:
             lag = sum(cursor.lag for cursor in cursors)
             waits = f"{lag:,} {'record waits' if lag == 1 else 'records wait'}"
             places = "" if len(cursors) == 1 else f" in {len(cursors)} partitions"
@@ -175,9 +181,25 @@ class Alarms:
             yield Alarm(
                 f"cursor/{stream}/{name}", "cursor", title, f"{waits}{places}.", ["stream", stream], since_us, stream
             )
-        more = len(readers) - STUCK_SAID
-        if more > 0:
-            yield Alarm("cursors", "cursor", f"{more:,} more cursors have stopped", page=["cursors"])
+        if len(readers) > STUCK_KEPT:
+            yield _more(len(readers) - STUCK_KEPT)
+
+
+def told_to(principal: Principal, alarms: Iterable[Alarm]) -> list[Alarm]:
+    """Those that concern them. Of very many cursors only some: others' never take the place of theirs."""
+    shown = [each for alarm in alarms if (each := alarm.shown_to(principal)) is not None]
+    late = [alarm for alarm in shown if alarm.kind == "cursor"]
+    if sum(alarm.more or 1 for alarm in late) <= STUCK_SAID:
+        return shown
+    at = shown.index(late[0])
+    said = [alarm for alarm in late if not alarm.more][:STUCK_SAID]
+    rest = _more(sum(alarm.more or 1 for alarm in late) - len(said))
+    return [*shown[:at], *said, rest, *(alarm for alarm in shown[at:] if alarm.kind != "cursor")]
+
+
+def _more(count: int) -> Alarm:
+    what = "cursor has" if count == 1 else "cursors have"
+    return Alarm("cursors", "cursor", f"{count:,} more {what} stopped", page=["cursors"], more=count)
 
 
 def is_stuck(cursor: CursorInfo, now_us: int) -> bool:

@@ -38,7 +38,7 @@ NAMED_MAX = 20
 POINTS_MAX = 2000
 EVENTS_MAX = 1000
 READ_RECORDS = 2000
-FOR_ALL = ("disk", "warning", "note")
+FOR_ALL = ("disk", "warning")
 """Alarms that everybody is told of."""
 
 Key = TypeVar("Key")
@@ -46,16 +46,17 @@ Number = TypeVar("Number", int, float)
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """Some seconds of the hub, on average; `commit_p99_ms` and `lag` are the worst."""
+    """Some seconds of the hub, on average; `commit_p99_ms` and `lag` are the worst. What is null is not known, or not
+    for whoever asks."""
 
     time_us: int
-    records_in: float
-    records_out: float
+    records_in: float | None
+    records_out: float | None
     commit_p50_ms: float | None
     commit_p99_ms: float | None
-    sessions: int
+    sessions: int | None
     lag: int
-    alarms: int
+    alarms: int | None
     rates: dict[str, float] = {}
     lags: list[tuple[str, str, int]] = []
     """Stream, cursor, and how far behind it is."""
@@ -257,7 +258,11 @@ def _shown(moment: Moment, principal: Principal, stream: str | None) -> Moment:
     if stream is not None and len(moment.rates) < NAMED_MAX and fits(stream):
         rates.setdefault(stream, 0.0)  # had it moved, it would be among them
     lags = [each for each in moment.lags if fits(each[0])]
-    return msgspec.structs.replace(moment, rates=rates, lags=lags)
+    if principal.may("read"):
+        return msgspec.structs.replace(moment, rates=rates, lags=lags)
+    # figures of the whole hub tell of streams that they may not read
+    furthest = max((lag for _, _, lag in lags), default=0)
+    return Moment(moment.time_us, None, None, None, None, None, furthest, None, rates, lags)
 
 
 def _together(moments: list[Moment]) -> Moment | None:
@@ -273,20 +278,20 @@ def _together(moments: list[Moment]) -> Moment | None:
         _mean(each.records_out for each in moments),
         _most(each.commit_p50_ms for each in moments),
         _most(each.commit_p99_ms for each in moments),
-        max(each.sessions for each in moments),
+        _most(each.sessions for each in moments),
         max(each.lag for each in moments),
-        max(each.alarms for each in moments),
-        {name: _mean(each.rates.get(name, 0.0) for each in moments) for name in names},
+        _most(each.alarms for each in moments),
+        {name: _mean(each.rates.get(name, 0.0) for each in moments) or 0.0 for name in names},
         [(*key, lag) for key, lag in lags.items()],
     )
 
 
-def _mean(values: Iterator[float]) -> float:
-    found = list(values)
-    return round(sum(found) / len(found), 2)
+def _mean(values: Iterator[float | None]) -> float | None:
+    found = [value for value in values if value is not None]
+    return round(sum(found) / len(found), 2) if found else None
 
 
-def _most(values: Iterator[float | None]) -> float | None:
+def _most(values: Iterator[Number | None]) -> Number | None:
     return max((value for value in values if value is not None), default=None)
 
 

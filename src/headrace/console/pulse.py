@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from prometheus_client import Histogram
 
-from headrace.console.alarms import Alarm, Alarms
+from headrace.console.alarms import Alarm, Alarms, told_to
 from headrace.errors import Forbidden, HeadraceError, LimitExceeded
 from headrace.security import EVERYTHING, Principal
 from headrace.serving.memory import resident_bytes
@@ -40,29 +40,33 @@ SHOWN_GAUGES = ("queue_bytes", "tail_bytes", "segment_bytes", "free_bytes", "str
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One second of the hub. Rates are per second; latencies are of the commits in this interval."""
+    """One second of the hub. Rates are per second; latencies are of the commits in this interval. What is null is not
+    known, or not for whoever asks."""
 
     time_ms: int
-    records_in: float
-    records_out: float
-    bytes_in: float
-    commits: float
-    commit_p50_ms: float | None
-    commit_p99_ms: float | None
-    queue_bytes: float
-    tail_bytes: float
-    segment_bytes: float
-    free_bytes: float
-    resident_bytes: float
-    streams: float
-    tables: float
-    sessions: dict[str, int]
-    alarms: list[Alarm]
+    records_in: float | None = None
+    records_out: float | None = None
+    bytes_in: float | None = None
+    commits: float | None = None
+    commit_p50_ms: float | None = None
+    commit_p99_ms: float | None = None
+    queue_bytes: float | None = None
+    tail_bytes: float | None = None
+    segment_bytes: float | None = None
+    free_bytes: float | None = None
+    resident_bytes: float | None = None
+    streams: float | None = None
+    tables: float | None = None
+    sessions: dict[str, int] = {}
+    alarms: list[Alarm] = []
 
     def shown_to(self, principal: Principal) -> Sample:
-        """The sample with what `principal` may know: the names of streams, and of who reads them, are not for all."""
-        alarms = [shown for alarm in self.alarms if (shown := alarm.shown_to(principal)) is not None]
-        return msgspec.structs.replace(self, alarms=alarms)
+        """The sample with what `principal` may know. Figures of the whole hub tell of streams that they may not read:
+        those get only the alarms that concern them."""
+        alarms = told_to(principal, self.alarms)
+        if principal.may("read"):
+            return msgspec.structs.replace(self, alarms=alarms)
+        return Sample(self.time_ms, alarms=alarms)
 
 
 class Shown(NamedTuple):
@@ -238,8 +242,9 @@ class Pulse:
 
     def _past(self, principal: Principal) -> list[Sample]:
         """What was, for a page that is opened. Only the last sample says what is wrong: that is about now."""
-        past = [msgspec.structs.replace(sample, alarms=[]) for sample in self._samples]
-        return past[:-1] + [sample.shown_to(principal) for sample in list(self._samples)[-1:]]
+        *before, last = self._samples or [None]
+        quiet = [msgspec.structs.replace(sample, alarms=[]) for sample in before if sample is not None]
+        return [sample.shown_to(principal) for sample in (*quiet, last) if sample is not None]
 
     async def _follow(self, shown: Shown, watcher: Watcher) -> None:
         """Say when the stream moves. One that is deleted moves no more; the page finds out when it reads."""

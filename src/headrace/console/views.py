@@ -76,7 +76,7 @@ class StreamsPage(msgspec.Struct, frozen=True):
 
 class CursorRow(msgspec.Struct, frozen=True):
     """A cursor, and whether it is stuck: it has records to read, and has not moved for a minute. One that `holds` keeps
-    records and reads none."""
+    records and reads none. `readers` counts the open sessions that read its stream."""
 
     name: str
     stream: str
@@ -86,6 +86,7 @@ class CursorRow(msgspec.Struct, frozen=True):
     age_s: float
     stuck: bool
     holds: bool
+    readers: int
 
 
 class Producer(msgspec.Struct, frozen=True):
@@ -215,7 +216,7 @@ class Views:
             producers=producers[:ROWS_MAX],
             writers=users["write"].get(info.name, [])[:ROWS_MAX],
             readers=users["read"].get(info.name, [])[:ROWS_MAX],
-            cursors=sorted((_cursor_row(cursor, now_us) for cursor in cursors), key=lambda row: -row.lag)[:ROWS_MAX],
+            cursors=self._cursor_rows(cursors, now_us, users),
             rates=self._history(info),
             options=info.options,
         )
@@ -277,11 +278,17 @@ class Views:
         """Furthest behind first."""
         may = current().may
         now_us = self._hub.clock.now_us()
-        rows = [
-            _cursor_row(cursor, now_us)
+        cursors = [
+            cursor
             for cursor in self._hub.cursors()
             if (fits(cursor.name, asked.text) or fits(cursor.stream, asked.text)) and may("read", cursor.stream)
         ]
+        return self._cursor_rows(cursors, now_us, self._users())
+
+    def _cursor_rows(
+        self, cursors: list[CursorInfo], now_us: int, users: dict[str, dict[str, list[Peer]]]
+    ) -> list[CursorRow]:
+        rows = [_cursor_row(each, now_us, len(users["read"].get(each.stream, ()))) for each in cursors]
         return sorted(rows, key=lambda row: -row.lag)[:ROWS_MAX]
 
     async def frames(self, asked: FramesRequest) -> list[ProtocolFrame]:
@@ -297,7 +304,7 @@ def _count(bounds: list[Bounds]) -> int:
     return sum(following - first for first, following in bounds)
 
 
-def _cursor_row(cursor: CursorInfo, now_us: int) -> CursorRow:
+def _cursor_row(cursor: CursorInfo, now_us: int, readers: int) -> CursorRow:
     age_s = round((now_us - cursor.updated_us) / 1_000_000, 1)
     holds = is_holding_cursor(cursor.name, cursor.stream)
     return CursorRow(
@@ -309,6 +316,7 @@ def _cursor_row(cursor: CursorInfo, now_us: int) -> CursorRow:
         age_s,
         is_stuck(cursor, now_us),
         holds,
+        readers,
     )
 
 

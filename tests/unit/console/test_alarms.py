@@ -10,7 +10,7 @@ import pytest
 
 from headrace.config import Config, Grant, Http, Listen
 from headrace.console import alarms as alarms_module
-from headrace.console.alarms import MUTES, Alarm, Alarms, MuteRequest, UnmuteRequest
+from headrace.console.alarms import MUTES, Alarm, Alarms, MuteRequest, UnmuteRequest, told_to
 from headrace.console.pipelines import PipelineViews
 from headrace.console.pulse import Pulse
 from headrace.console.server import start
@@ -18,7 +18,7 @@ from headrace.console.traffic import Traffic
 from headrace.errors import BadRequest, LimitExceeded
 from headrace.hub import Hub
 from headrace.log.batch import Batch
-from headrace.security import Principal
+from headrace.security import EVERYTHING, Principal
 from headrace.security.admission import Nobody
 from headrace.spark.hub.registry import Registry
 from headrace.spark.pipelines.report import Report
@@ -101,11 +101,19 @@ async def test_a_cursor_that_only_holds_records_is_no_alarm(hub: Hub) -> None:
 
 async def test_very_many_are_counted(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alarms_module, "STUCK_SAID", 2)
+    monkeypatch.setattr(alarms_module, "STUCK_KEPT", 4)
     await leave_behind(hub, "s", "a", "b", "c", "d", "e")
+    await leave_behind(hub, "mine", "m")
     later(hub, 61)
-    *said, rest = Alarms(hub).stuck()
-    assert len(said) == 2
-    assert (rest.title, rest.page) == ("3 more cursors have stopped", ["cursors"])
+    known = Alarms(hub).take()
+    *said, rest = told_to(EVERYTHING, known)
+    assert [one.key for one in said] == ["cursor/mine/m", "cursor/s/a"]
+    assert (rest.title, rest.page) == ("4 more cursors have stopped", ["cursors"])
+    assert [one.key for one in told_to(MINE, known)] == ["cursor/mine/m"]
+    monkeypatch.setattr(alarms_module, "STUCK_SAID", 5)
+    assert told_to(EVERYTHING, known)[-1].title == "2 more cursors have stopped"
+    monkeypatch.setattr(alarms_module, "STUCK_SAID", 6)
+    assert told_to(EVERYTHING, known) == known
 
 
 @pytest.mark.parametrize(("free_bytes", "expected"), [(1 << 30, []), ((1 << 30) - 1, ["The disk has 1024.0 MiB left"])])

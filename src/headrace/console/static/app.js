@@ -2,7 +2,7 @@
 
 import { Live, isSignedIn, onUnauthenticated, signIn, signOut } from "./api.js";
 import { ask, field } from "./dialogs.js";
-import { ago, count, fill, h, moment, number, place } from "./dom.js";
+import { ago, count, empty, fill, h, head, moment, number, place } from "./dom.js";
 import { loud } from "./alarms.js";
 import { clusterPage } from "./cluster.js";
 import { cursorsPage } from "./cursors.js";
@@ -134,9 +134,16 @@ class View {
     this.leaving.push(work);
   }
 
-  // That the hub is away is said above every page, once.
+  // That the hub is away is said above every page, once. A page that one may not see says nothing else: what an empty
+  // list says would not be true.
   say(error) {
     this.failed = true;
+    if (error.code === "forbidden") {
+      this.pulses = [];
+      this.trouble.hidden = true;
+      fill(this.root, head(this.root.dataset.page), h("div", { class: "card" }, empty("You may not look here.", `${error.message}${/'read'$/.test(error.message) && !/ on stream /.test(error.message) ? " on every stream" : ""}.`, "Ask whoever runs the hub.")));
+      return;
+    }
     this.trouble.textContent = error.message;
     this.trouble.hidden = error.code === "away" || error.code === "unauthenticated";
   }
@@ -183,7 +190,8 @@ function heard(name, data) {
     const last = state.samples.at(-1)?.time_ms ?? 0;
     state.samples = [...state.samples, ...data.filter((sample) => sample.time_ms > last)].slice(-HISTORY);
     pulse.className = "pulse on";
-    fill(pulse, number(state.samples.at(-1)?.records_in ?? 0), h("span", {}, " records/s in"));
+    const rate = state.samples.at(-1)?.records_in ?? null; // not for whoever may read some streams only
+    fill(pulse, rate === null ? "connected" : [number(rate), h("span", {}, " records/s in")]);
     ring();
     for (const work of state.view?.pulses ?? []) work();
   } else if (name === "moved") {

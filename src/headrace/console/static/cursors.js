@@ -7,12 +7,14 @@ import { liveTable } from "./table.js";
 
 const MOVING_S = 5;
 
+const why = ({ readers }) =>
+  readers ? `${count(readers, "session reads", "sessions read")} this stream: slow, or busy with a record.` : "No session that reads this stream is open.";
+
 export function cursorState(row) {
   if (row.holds) return h("span", { title: "It keeps records from being removed; nobody reads with it." }, pill("holds"));
-  if (row.stuck)
-    return [pill("stopped", "bad"), " ", `${count(row.lag, "record waits", "records wait")}: its consumer is gone or slow.`];
+  if (row.stuck) return [pill("stopped", "bad"), " ", `${count(row.lag, "record waits", "records wait")}. ${why(row)}`];
   if (!row.lag) return pill("up to date", "good");
-  return row.age_s < MOVING_S ? pill("reading", "good") : pill("behind", "warn");
+  return row.age_s < MOVING_S ? pill("reading", "good") : [pill("behind", "warn"), " ", h("span", { class: "quiet" }, why(row))];
 }
 
 export async function cursorsPage(root, parts, view) {

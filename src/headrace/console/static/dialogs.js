@@ -58,7 +58,7 @@ export function menu(label, items, shown = "⋯") {
           ),
         ),
     );
-    document.getElementById("dialogs").append(list);
+    (button.closest("main") ?? document.getElementById("dialogs")).append(list); // what is on a page is within a landmark
     list.showPopover();
     const place = button.getBoundingClientRect();
     list.style.top = `${Math.min(place.bottom + 4, innerHeight - list.offsetHeight - 8)}px`;
@@ -116,7 +116,8 @@ export function form(fields, tell, preview = null) {
   async function say() {
     asked += 1;
     const mine = asked;
-    const values = Object.fromEntries([...body.querySelectorAll("[name]")].map((one) => [one.name, one.value]));
+    const said = [...body.querySelectorAll("[name]")].filter((one) => !["radio", "checkbox"].includes(one.type) || one.checked);
+    const values = Object.fromEntries(said.map((one) => [one.name, one.value]));
     fill(told, command(tell(values)));
     if (!preview) return;
     let words;
@@ -147,6 +148,15 @@ export const choice = (title, name, options, attributes = {}) =>
       { name, ...attributes },
       options.map(([value, text]) => h("option", { value }, text)),
     ),
+  );
+
+// The same with all of them in view: one click. The first is chosen.
+export const ways = (title, name, options) =>
+  h(
+    "fieldset",
+    {},
+    h("legend", {}, title),
+    options.map(([value, text], at) => h("label", {}, h("input", { type: "radio", name, value, checked: at === 0 }), " ", text)),
   );
 
 export function report(error) {

@@ -100,6 +100,9 @@ export const empty = (title, ...hints) =>
     hints.map((hint) => h("p", {}, hint)),
   );
 
+// Instead of figures of the whole hub.
+export const notAll = () => empty("You see what concerns the streams that you may read.", "Figures of the whole hub are for those who may read every stream.");
+
 export const facts = (pairs) =>
   h(
     "dl",

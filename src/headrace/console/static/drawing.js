@@ -7,9 +7,12 @@ import { columnsOf, isStream, lay } from "./layout.js";
 const LABELS_MAX = 40;
 const LABEL_PLACES = [0.36, 0.24, 0.5]; // on the way from the stream
 const DOTS_MAX = 240;
+const DOT = 2.5;
 const DOTS_EVERY_MS = 30; // slow dots need no more, and every picture of them costs a screenful of pixels
 const AROUND_MS = 2400;
 const EDGE_TEXT = "11px system-ui, sans-serif";
+const NAME_TEXT = "550 13px system-ui, sans-serif";
+const NAME_MARGIN = 22;
 const TAIL_MAX = 14;
 
 export class MapDrawing {
@@ -83,9 +86,9 @@ export class MapDrawing {
       .map((edge) => ({ ...before.get(key(edge)), rate: 0, lag: 0, trouble: "", ...edge, from: this.nodes.get(edge.source), to: this.nodes.get(edge.target) }));
     changed ||= before.size !== this.edges.length || this.edges.some((edge) => !before.has(key(edge)));
     if (changed) this.place();
-    for (const node of this.nodes.values()) this.say(node);
     if (changed) this.lay();
-    else this.draw();
+    for (const node of this.nodes.values()) this.say(node);
+    if (!changed) this.draw();
   }
 
   place() {
@@ -106,11 +109,10 @@ export class MapDrawing {
     this.element.classList.toggle("tight", tight);
     Object.assign(this.space.style, { height: `${content}px`, width: `${across}px` });
     for (const node of this.nodes.values()) Object.assign(node.element.style, { width: `${node.wide}px`, height: `${node.high}px` });
-    for (const canvas of [this.still, this.moving]) {
-      const [wide, deep] = [width, high].map((side) => Math.round(side * devicePixelRatio));
-      if (canvas.width !== wide || canvas.height !== deep) Object.assign(canvas, { width: wide, height: deep });
-      Object.assign(canvas.style, { width: `${width}px`, height: `${high}px` });
-    }
+    for (const node of this.nodes.values()) if (node.said) this.say(node); // a name has as much room as its node
+    const [wide, deep] = [width, high].map((side) => Math.round(side * devicePixelRatio));
+    if (this.still.width !== wide || this.still.height !== deep) Object.assign(this.still, { width: wide, height: deep });
+    Object.assign(this.still.style, { width: `${width}px`, height: `${high}px` });
     this.onLaid(this.columns.filter((column) => column.length).map(([{ kind, x, wide }]) => ({ kind, x, wide })));
     this.draw();
   }
@@ -120,7 +122,7 @@ export class MapDrawing {
   }
 
   say(node) {
-    const said = JSON.stringify([node.name, node.words, compact(node.rate), node.trouble, node.href]);
+    const said = JSON.stringify([node.name, node.words, compact(node.rate), node.trouble, node.href, node.wide]);
     if (said === node.said) return;
     node.said = said;
     node.element.className = `node ${node.kind} ${node.trouble}`.trim();
@@ -128,10 +130,17 @@ export class MapDrawing {
     node.element.title = node.name;
     fill(
       node.element,
-      h("span", { class: "node-name" }, named(node.name)),
+      h("span", { class: "node-name" }, this.named(node)),
       h("span", { class: "node-rate" }, node.rate ? `${compact(node.rate)}/s` : ""),
       h("span", { class: "node-words" }, node.words),
     );
+  }
+
+  named(node) {
+    const pen = this.still.getContext("2d");
+    pen.font = NAME_TEXT;
+    const [head, tail = null] = named(node.name, (node.wide ?? Infinity) - NAME_MARGIN, (text) => pen.measureText(text).width);
+    return [h("span", {}, head), tail];
   }
 
   // In words, for whoever hears the map: made when a node is reached.
@@ -211,8 +220,24 @@ export class MapDrawing {
       pen.stroke();
     }
     this.flowing = this.visible.filter(({ edge, dim }) => edge.rate && !dim);
+    this.reach(down);
     this.label(pen);
     this.dotsMs = 0;
+  }
+
+  // Dots are drawn many times a second, each time over the whole of their canvas: it is as large as the edges they are on.
+  reach(down) {
+    const points = this.flowing.flatMap(({ curves }) => curves);
+    const [xs, ys] = [0, 1].map((side) => points.flatMap((curve) => curve.filter((_, at) => at % 2 === side)));
+    const wide = this.still.width / devicePixelRatio;
+    const [left, right] = [Math.max(0, Math.floor(Math.min(...xs) - DOT)), Math.min(wide, Math.ceil(Math.max(...xs) + DOT))];
+    const [top, bottom] = [Math.max(0, Math.floor(Math.min(...ys) - DOT)), Math.min(down, Math.ceil(Math.max(...ys) + DOT))];
+    const area = points.length ? [left, top, Math.max(1, right - left), Math.max(1, bottom - top)] : [0, 0, 1, 1];
+    if (String(area) === String(this.area)) return;
+    this.area = area;
+    const [x, y, across, high] = area;
+    Object.assign(this.moving, { width: Math.round(across * devicePixelRatio), height: Math.round(high * devicePixelRatio) });
+    Object.assign(this.moving.style, { width: `${across}px`, height: `${high}px`, left: `${x}px`, top: `${y}px` });
   }
 
   // Where edges are apart: near the stream, or where they pass a column; and only if there is room.
@@ -263,6 +288,7 @@ export class MapDrawing {
     this.dotsMs = now;
     this.dots = 0;
     const pen = cleared(this.moving);
+    pen.translate(-this.area[0], -this.area[1]);
     for (const [at, { edge, curves }] of this.flowing.entries()) {
       if (this.dots >= DOTS_MAX) break;
       const many = 1 + Math.min(3, Math.floor(Math.log10(1 + edge.rate)));
@@ -271,8 +297,8 @@ export class MapDrawing {
       for (let dot = 0; dot < many; dot += 1) {
         const part = ((now / AROUND_MS + dot / many + at * 0.37) % 1) * curves.length;
         const [x, y] = along(curves[Math.floor(part)], part % 1);
-        pen.moveTo(x + 2.5, y);
-        pen.arc(x, y, 2.5, 0, 7);
+        pen.moveTo(x + DOT, y);
+        pen.arc(x, y, DOT, 0, 7);
       }
       pen.fill();
       this.dots += many;
@@ -286,11 +312,14 @@ const made = (node) => {
   return element;
 };
 
-// Where a name is too long, what it shares with others goes: the end of its first part, or the beginning of a path.
-function named(name) {
-  const [, head, tail] = /^(.+)([./][^./]+)$/.exec(name) ?? [];
-  if (!head || tail.length > TAIL_MAX) return h("span", {}, name);
-  return /[./]/.test(head) ? [h("span", { class: "path" }, h("bdi", {}, head)), tail] : [h("span", {}, head), tail];
+// Where a name is too long, what it shares with others goes: the first parts of a path, then the end of its head.
+export function named(name, room, width) {
+  const parts = name.split(/(?<=[./])/);
+  let from = 0;
+  while (from < parts.length - 2 && width(`${from ? "…" : ""}${parts.slice(from).join("")}`) > room) from += 1;
+  const shown = `${from ? "…" : ""}${parts.slice(from).join("")}`;
+  const [, head, tail] = /^(.+)([./][^./]+)$/.exec(shown) ?? [];
+  return !head || tail.length > TAIL_MAX || width(shown) <= room ? [shown] : [head, tail];
 }
 
 function colours() {

@@ -17,10 +17,12 @@ const AFTER_S = 300;
 
 const CHARTS = [
   ["Records in and out", ["records_in", "records_out"], ["in", "out"], (value) => `${compact(value)}/s`],
-  ["Append to durable", ["commit_p50_ms", "commit_p99_ms"], ["p50", "p99"], (value) => `${number(value)} ms`],
+  ["Append to durable", ["commit_p50_ms", "commit_p99_ms"], ["p50", "p99"], (value) => seconds(value / 1000)],
   ["Furthest behind", ["lag"], [], (value) => count(value, "record")],
   ["Open sessions", ["sessions"], [], (value) => count(value, "session")],
 ];
+
+const WHOLE = ["records_in", "commit_p50_ms", "sessions"]; // not for whoever may read some streams only
 
 export async function eventsPage(root, parts, view) {
   const told = h("section", { class: "card", "aria-label": "What changed", hidden: true });
@@ -126,7 +128,7 @@ export async function eventsPage(root, parts, view) {
       chart.element,
     );
     const taken = keys.map((key) => (typeof key === "function" ? key : (one) => one[key]));
-    return { element, update: (found) => chart.update(taken.map((take) => found.moments.map((one) => (one ? take(one) : null))), found.step_us / 1e6, (found.since_us + found.step_us * (found.moments.length - 1)) / 1000, found.events) };
+    return { element, hubs: keys.some((key) => WHOLE.includes(key)), update: (found) => chart.update(taken.map((take) => found.moments.map((one) => (one ? take(one) : null))), found.step_us / 1e6, (found.since_us + found.step_us * (found.moments.length - 1)) / 1000, found.events) };
   }
   let shown = null;
   const at = (part) => shown.since_us + part * shown.step_us * (shown.moments.length - 1);
@@ -142,7 +144,10 @@ export async function eventsPage(root, parts, view) {
     }
     for (const button of ranges.children) button.setAttribute("aria-pressed", String(!since && button.dataset.range === last));
     span.textContent = since ? `${moment(asked.since_us).slice(0, 19)} to ${moment(Math.min(asked.until_us, nowUs)).slice(11, 19)} UTC` : `The last ${seconds(Number(last))}; drag over a chart to look closer.`;
-    for (const one of charts) one.update(shown);
+    for (const one of charts) {
+      one.update(shown);
+      one.element.hidden = one.hubs && shown.moments.some((each) => each && each.records_in === null);
+    }
     rows.update([...shown.events].reverse());
   }
   await view.every(refresh);

@@ -15,7 +15,7 @@ export async function executionsPage(root, parts, view) {
     h("option", { value: "finished" }, "Only finished ones"),
   );
   const search = searchField(view, "Filter executions", "Agent, instance, delegate or id");
-  const said = h("span", { class: "quiet push", role: "status" });
+  const said = h("span", { class: "quiet", role: "status" });
   const none = h("div", {});
   let longest = 1;
   const rows = liveTable(
@@ -46,7 +46,7 @@ export async function executionsPage(root, parts, view) {
       { title: "Runner", minor: true, cell: (row) => h("code", {}, row.process ? `${row.runner}, pid ${row.process.process_id ?? "–"}` : "") },
       { title: "Restarts", number: true, minor: true, cell: (row) => row.process?.restarts ?? "–" },
     ],
-    { label: "Agents", key: (row) => row.at, empty: empty("No agent instances.", "headrace agents run CONFIG starts and stops processes for them.") },
+    { label: "Agents", key: (row) => row.at, empty: empty("No agent instances.", [h("code", {}, "headrace agents run CONFIG"), " starts and stops processes for them."]) },
   );
   const caches = liveTable(
     [

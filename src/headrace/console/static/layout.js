@@ -7,13 +7,13 @@ const PASSES_MAX = 80;
 const PASS = 14;
 const ROW = { wide: 46, tight: 30 };
 const TIGHT_FROM = 60;
-const GAP = 72;
+const GAP = 60;
 const GAP_MIN = 52; // an edge with its rate still fits
 const BESIDE = 12;
 const HEIGHT_MAX = 640;
 const HEIGHT_MIN = 240;
 // Of a column: its share of the width, and its bounds.
-const WIDTHS = { producer: [1.1, 118, 180], consumer: [1.1, 118, 180], pipeline: [1.3, 120, 240], stream: [1.6, 140, 290] };
+const WIDTHS = { producer: [1.25, 118, 180], consumer: [1.25, 118, 180], pipeline: [1.35, 120, 240], stream: [1.6, 140, 290] };
 
 export const isStream = (node) => ["stream", "group", "rest"].includes(node.kind);
 

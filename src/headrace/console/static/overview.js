@@ -4,7 +4,7 @@ import { alarmsPanel } from "./alarms.js";
 import { call } from "./api.js";
 import { LineChart, Recent, legend } from "./charts.js";
 import { ask, attempt, field, form, line, note } from "./dialogs.js";
-import { bytes, count, facts, fill, h, head, number, place, seconds } from "./dom.js";
+import { bytes, count, facts, fill, h, head, notAll, number, place, seconds } from "./dom.js";
 import { liveTable } from "./table.js";
 
 const perSecond = Object.assign((value) => `${bytes(value)}/s`, { inBytes: true });
@@ -87,6 +87,12 @@ export async function overviewPage(root, parts, view) {
   const quiet = h("span", {});
   const alarms = alarmsPanel(view);
   const cards = CARDS.map(card);
+  const figures = h(
+    "div",
+    { class: "grid" },
+    cards.map((one) => one.element),
+  );
+  const partly = h("div", { class: "card", hidden: true }, notAll());
   const recent = new Recent(300);
   const listeners = liveTable(
     [
@@ -95,7 +101,7 @@ export async function overviewPage(root, parts, view) {
       {
         title: "Open sessions",
         number: true,
-        cell: (row) => (row.sessions ? h("a", { href: place(["sessions"], { text: row.name }) }, number(row.sessions)) : "0"),
+        cell: (row) => (row.sessions === null ? "–" : row.sessions ? h("a", { href: place(["sessions"], { text: row.name }) }, number(row.sessions)) : "0"),
       },
     ],
     { label: "Listeners", key: (row) => row.name },
@@ -104,11 +110,8 @@ export async function overviewPage(root, parts, view) {
     root,
     head("Overview", quiet, h("button", { type: "button", onclick: backUp }, "Back up…")),
     alarms.element,
-    h(
-      "div",
-      { class: "grid" },
-      cards.map((one) => one.element),
-    ),
+    figures,
+    partly,
     h(
       "section",
       { class: "card" },
@@ -153,13 +156,17 @@ export async function overviewPage(root, parts, view) {
       open_sessions: Object.values(sample.sessions).reduce((sum, one) => sum + one, 0),
     }));
     const last = samples.at(-1);
-    quiet.textContent = `Headrace ${info.version} · up ${seconds(Math.round(info.uptime_s + (Date.now() - opened) / 1000))} · ${count(last.streams, "stream")}, ${count(last.tables, "table")}${info.data && ` · data in ${info.data}`}`;
+    const whole = last.records_in !== null; // whoever may read some streams only is told nothing of the others
+    figures.hidden = !whole;
+    partly.hidden = whole;
+    const sizes = whole ? ` · ${count(last.streams, "stream")}, ${count(last.tables, "table")}` : "";
+    quiet.textContent = `Headrace ${info.version} · up ${seconds(Math.round(info.uptime_s + (Date.now() - opened) / 1000))}${sizes}${info.data && ` · data in ${info.data}`}`;
     alarms.update(last);
-    for (const one of cards) one.update(samples, last, recent.now());
+    if (whole) for (const one of cards) one.update(samples, last, recent.now());
     const services = Object.keys(last.sessions).filter((name) => !(name in info.listeners));
     const listening = Object.entries(info.listeners).filter(([name]) => !name.includes("."));
     listeners.update(
-      [...listening, ...services.map((name) => [name, null])].map(([name, address]) => ({ name, address, sessions: last.sessions[name] ?? 0 })),
+      [...listening, ...services.map((name) => [name, null])].map(([name, address]) => ({ name, address, sessions: whole ? (last.sessions[name] ?? 0) : null })),
     );
   });
 }

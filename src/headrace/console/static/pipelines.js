@@ -2,12 +2,13 @@
 
 import { call } from "./api.js";
 import { LineChart, Recent } from "./charts.js";
-import { ask, attempt, choice, command, field, form, line, menu } from "./dialogs.js";
+import { ask, attempt, choice, command, field, form, line, menu, note, ways } from "./dialogs.js";
 import { bytes, count, empty, facts, fill, h, head, links, number, pill, refill, seconds, streamLink } from "./dom.js";
 import { table } from "./table.js";
 
 const kinds = { running: "good", failed: "bad", lost: "bad", starting: "warn", restarting: "warn" };
 const ALIVE = ["starting", "running", "restarting"];
+const STOP_MS = 60000;
 
 const CHARTS = [
   ["Rows", "rows_per_s", (value) => `${number(value)} rows/s`],
@@ -19,6 +20,7 @@ const CHARTS = [
 export async function pipelinesPage(root, parts, view) {
   const body = h("div", {});
   const cards = new Map();
+  let known = new Map();
   const recent = new Recent(180);
   const none = h(
     "div",
@@ -46,6 +48,7 @@ export async function pipelinesPage(root, parts, view) {
         cards.delete(name);
       }
     }
+    known = new Map(rows.map((row) => [row.status.name, row]));
     for (const row of rows) {
       if (!cards.has(row.status.name)) cards.set(row.status.name, card(row.status.name));
       const one = cards.get(row.status.name);
@@ -101,7 +104,6 @@ export async function pipelinesPage(root, parts, view) {
       begin.hidden = runs || definition === null; // one that is defined elsewhere is started there
       more.hidden = definition === null;
       end.hidden = !runs;
-      back.hidden = runs;
       refill(
         about,
         facts([
@@ -159,22 +161,35 @@ export async function pipelinesPage(root, parts, view) {
     );
 
   async function reset(name) {
-    const time = field("Time (UTC)", "time", { type: "datetime-local", step: 1 });
+    const { status } = known.get(name);
+    const runs = ALIVE.includes(status.state);
+    const startable = status.definition !== null; // one that is defined elsewhere is started there
+    const yesterday = new Date(Date.now() - 86400e3).toISOString().slice(0, 19);
+    const time = field("Time (UTC)", "time", { type: "datetime-local", step: 1, value: yesterday });
     const target = (values) => (values.to === "time" ? { time_us: Date.parse(`${values.time}Z`) * 1000 } : values.to);
     const answer = await ask(
       `Reset ${name}`,
       form(
         [
           h("p", {}, "Its checkpoint is forgotten, as after a change of what it computes. Open windows and other state are lost."),
-          choice("Where it goes on", "to", [
+          runs ? h("p", {}, "It is stopped first, after the batch under way.") : null,
+          ways("Where it continues", "to", [
             ["cursor", "where its stored results end"],
             ["earliest", "at the earliest record: results are stored again"],
+            ["time", "at a time: yesterday, or another"],
             ["latest", "at the end: what waits is left out"],
-            ["time", "at a time (UTC)"],
           ]),
           time,
+          startable ? h("label", {}, h("input", { type: "checkbox", name: "start", value: "1", checked: true }), " Start it then") : null,
         ],
-        (values) => line(["pipeline", "reset", name], { start: values.to === "cursor" ? null : values.to === "time" ? `${values.time}Z` : values.to }),
+        (values) =>
+          [
+            runs ? line(["pipeline", "stop", name]) : null,
+            line(["pipeline", "reset", name], { start: values.to === "cursor" ? null : values.to === "time" ? `${values.time}Z` : values.to }),
+            values.start ? line(["pipeline", "start", name]) : null,
+          ]
+            .filter(Boolean)
+            .join(" &&\n"),
         async (values) => {
           time.hidden = values.to !== "time";
           if (values.to === "time" && !values.time) return "Choose a time.";
@@ -184,8 +199,24 @@ export async function pipelinesPage(root, parts, view) {
       { ok: "Reset", danger: true },
     );
     if (!answer) return;
-    await attempt(() => call("pipeline.reset", { name, to: target(answer) }), `Reset ${name}.`);
+    const begins = answer.start ? ` and started ${name}; Spark needs some seconds.` : ` ${name}.`;
+    await attempt(async () => {
+      if (runs) await end(name);
+      await call("pipeline.reset", { name, to: target(answer) });
+      if (answer.start) await call("pipeline.start", { name });
+    }, `Reset${begins}`);
     await view.now();
+  }
+
+  async function end(name) {
+    note(`${name} stops…`);
+    await call("pipeline.stop", { name });
+    const until = Date.now() + STOP_MS;
+    while (ALIVE.includes(known.get(name)?.status.state)) {
+      if (Date.now() > until) throw new Error(`${name} has not stopped yet. Nothing was reset; try again when it has.`);
+      await new Promise((done) => setTimeout(done, 300));
+      await view.now();
+    }
   }
 
   async function create() {

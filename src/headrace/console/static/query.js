@@ -3,7 +3,7 @@
 import { call, callIfThere } from "./api.js";
 import { LineChart } from "./charts.js";
 import { attempt, copy, line, menu } from "./dialogs.js";
-import { bytes, count, empty, fill, h, head, number, seconds } from "./dom.js";
+import { bytes, count, decode, empty, fill, h, head, hex, number, readable, seconds } from "./dom.js";
 import { table } from "./table.js";
 
 const KEPT = 30;
@@ -108,6 +108,10 @@ export async function queryPage(root, parts, view) {
 
   function show({ columns, rows, truncated }, sql) {
     const numbers = columns.map((_, at) => at).filter((at) => rows.some((row) => row[at] !== null) && rows.every((row) => row[at] === null || typeof row[at] === "number" || typeof row[at] === "bigint"));
+    // what the rows go along, if they do: not a line, but what is said below the lines
+    const along = columns.findIndex((one) => ["index", "time", "event_time"].includes(one.name.toLowerCase()));
+    const series = numbers.filter((at) => at !== along || numbers.length === 1);
+    const ends = along < 0 || !rows.length ? ["first row", "last row"] : [rows[0], rows.at(-1)].map((row) => [`${columns[along].name} `, text(row[along], columns[along].type)]);
     const cells = table(
       columns.map((column, at) => ({ title: column.name, number: numbers.includes(at), wrap: !numbers.includes(at), cell: (row) => h("span", { title: column.type }, text(row[at], column.type)) })),
       rows.slice(0, SHOWN),
@@ -119,7 +123,7 @@ export async function queryPage(root, parts, view) {
     function flip(charted) {
       asTable.setAttribute("aria-pressed", String(!charted));
       asChart.setAttribute("aria-pressed", String(charted));
-      fill(place, charted ? numbers.map((at) => chart(columns[at].name, rows.map((row) => row[at]))) : cells);
+      fill(place, charted ? series.map((at) => chart(columns[at].name, rows.map((row) => row[at]), ends)) : cells);
     }
     fill(
       result,
@@ -222,7 +226,8 @@ async function everyName() {
 
 function text(value, type = "") {
   if (value === null) return h("span", { class: "quiet" }, "null");
-  if (typeof value === "object") return value.text ?? value.base64 ?? JSON.stringify(value);
+  if (value.base64 !== undefined) return h("code", { title: `hex ${hex(decode(value.base64))}` }, readable(decode(value.base64)));
+  if (typeof value === "object") return value.text ?? JSON.stringify(value);
   if (/^timestamp/i.test(type)) return String(value).replace("T", " ").replace(/(\.\d{3})\d*Z?$|Z$/, "$1"); // as everywhere here: UTC, to the millisecond
   return typeof value === "number" ? number(value) : String(value);
 }
@@ -231,11 +236,11 @@ const plain = (value) => (value === null ? "" : typeof value === "object" ? (val
 const quotedCell = (value) => (/[",\n\r]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
 const csv = (columns, rows) => [columns.map((one) => one.name), ...rows.map((row) => row.map(plain))].map((line) => line.map(quotedCell).join(",")).join("\r\n");
 
-function chart(name, values) {
+function chart(name, values, ends) {
   const made = new LineChart(name, (value) => number(value));
   made.update([values.map((one) => (one === null ? null : Number(one)))]);
-  made.since.textContent = "first row";
-  made.last.textContent = "last row";
+  fill(made.since, ends[0]);
+  fill(made.last, ends[1]);
   return h("section", {}, h("h3", {}, name), made.element);
 }
 

@@ -15,6 +15,9 @@ export function short(record) {
   return shown.length > SHORT ? `${shown.slice(0, SHORT)}…` : shown;
 }
 
+// A type that is no word to read.
+export const isNumber = (type) => /^-?\d{6,}$|^[0-9a-f]{12,}$/i.test(type);
+
 const keyText = (record) => (record.key ? (asText(decode(record.key)) ?? hex(decode(record.key))) : null);
 
 // wanted: { text, type, key, json }, where json is "path.to.field=value" or "path.to.field" for any value.
@@ -54,7 +57,7 @@ export async function showRecord(place, stream, partition, record) {
       ["Time (UTC)", moment(record.time_us)],
       ["Event time (UTC)", record.event_time_us === undefined ? null : moment(record.event_time_us)],
       ["Id", record.id],
-      ["Type", record.type],
+      ["Type", isNumber(record.type ?? "") ? [record.type, h("div", { class: "quiet" }, "a number, as Wallaroo connectors have one for each stream")] : record.type],
       ["Key", keyText(record)],
       ["Size", bytes(record.data.length)],
     ]),

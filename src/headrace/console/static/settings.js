@@ -14,7 +14,7 @@ export async function settingsPage(root, parts, view) {
     h("option", { value: "set" }, "Only what is not a default"),
     h("option", { value: "limits" }, "Only limits"),
   );
-  const said = h("span", { class: "quiet push", role: "status" });
+  const said = h("span", { class: "quiet", role: "status" });
   const body = h("div", {});
   fill(
     root,
@@ -41,7 +41,7 @@ export async function settingsPage(root, parts, view) {
       const name = one.key.split(".")[0];
       sections.set(name, [...(sections.get(name) ?? []), one]);
     }
-    said.textContent = `${count(kept.length, "setting")} of ${settings.length}`;
+    said.textContent = kept.length < settings.length ? `${kept.length} of ${count(settings.length, "setting")}` : count(kept.length, "setting");
     fill(body, kept.length ? [...sections].map(section) : h("div", { class: "card" }, empty("No setting fits.")));
   }
   draw();

@@ -22,7 +22,7 @@ import {
   unhex,
   utf8,
 } from "./dom.js";
-import { fits, short, showRecord } from "./record.js";
+import { fits, isNumber, short, showRecord } from "./record.js";
 import { Reading } from "./reading.js";
 import { deleteStream, editOptions, growStream, rewindStream, trimStream } from "./streams.js";
 import { liveTable } from "./table.js";
@@ -312,11 +312,9 @@ export async function streamPage(root, [stream], view) {
   });
 }
 
-// A number that stands for a key is no word to read.
 function typeCell(one) {
   const type = one.type ?? "";
-  const isHash = /^-?\d{6,}$|^[0-9a-f]{12,}$/i.test(type);
-  return h("span", { class: isHash ? "clip quiet" : "clip", title: isHash ? `hash of a key: ${type}` : type }, isHash ? `#${type.slice(0, 8)}` : type);
+  return h("span", { class: isNumber(type) ? "clip quiet" : "clip", title: type }, isNumber(type) ? `#${type.slice(0, 6)}…` : type);
 }
 
 function filterFields(view, changed) {

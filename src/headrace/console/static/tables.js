@@ -26,7 +26,7 @@ export async function tablesPage(root, parts, view) {
     h("option", { value: "" }, "Without the hub's own"),
     h("option", { value: "1" }, "With the hub's own"),
   );
-  const said = h("span", { class: "quiet push", role: "status" });
+  const said = h("span", { class: "quiet", role: "status" });
   const rows = liveTable(
     [
       { title: "Name", wrap: true, cell: (row) => h("a", { href: place(["table", row.name]) }, row.name) },
