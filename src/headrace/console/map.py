@@ -18,11 +18,11 @@ from headrace.admin.requests import Asked
 from headrace.console.alarms import is_stuck
 from headrace.console.history import STREAM as HISTORY
 from headrace.console.pipelines import FAILED, PipelineViews
-from headrace.console.traffic import Traffic
+from headrace.console.traffic import Traffic, protocol_labels, protocol_of
 from headrace.console.views import Views, fits
 from headrace.errors import UnknownStream
 from headrace.log.ops import CursorInfo, StreamInfo
-from headrace.protocols.descriptor import is_holding_cursor, protocols
+from headrace.protocols.descriptor import is_holding_cursor
 from headrace.security import Principal, acting_as, current, is_listed
 from headrace.spark.hub.registry import Status
 
@@ -33,8 +33,6 @@ STREAMS_SHOWN = 40
 STREAMS_SHOWN_MAX = 600
 LATE_S = 5.0
 """A cursor that has records to read and has not moved for this long is behind."""
-VERBS = "admin API"
-"""Whoever comes by the admin verbs: a command, the console, a script."""
 _PART = re.compile(r"[^./]*[./]?")
 
 Trouble = Literal["", "warn", "bad"]
@@ -153,18 +151,13 @@ def _placed(infos: list[StreamInfo], asked: MapRequest) -> dict[str, MapNode]:
     return placed
 
 
-def _labels() -> dict[str, str]:
-    """What sessions and hooks call a protocol → its name."""
-    return {label: each.name for each in protocols() for label in (each.name, *each.labels)}
-
-
 class _Drawing:
     """A map in the making."""
 
     def __init__(self, streams: dict[str, MapNode], rate: Callable[[str], float]) -> None:
         self._streams = streams
         self._rate = {name: rate(name) for name in streams}
-        self._labels = _labels()
+        self._labels = protocol_labels()
         self._nodes: dict[str, MapNode] = {}
         self._edges: dict[tuple[str, str], MapEdge] = {}
         self._read_by: dict[str, set[str]] = {}
@@ -173,7 +166,7 @@ class _Drawing:
             node.rate = round(node.rate + self._rate[name], 1)
 
     def _peer(self, kind: Literal["producer", "consumer"], label: str) -> MapNode:
-        name = self._labels.get(label, VERBS)
+        name = protocol_of(label)
         return self._nodes.setdefault(f"{kind}/{name}", MapNode(f"{kind}/{name}", kind, name))
 
     def _edge(self, source: MapNode, target: MapNode, rate: float = 0.0) -> MapEdge:

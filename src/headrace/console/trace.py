@@ -12,7 +12,7 @@ import msgspec
 
 from headrace.admin.requests import StreamName
 from headrace.console.pipelines import PipelineViews
-from headrace.console.traffic import Traffic
+from headrace.console.traffic import Traffic, protocol_of
 from headrace.errors import BadRequest
 from headrace.hub.sessions import SessionInfo
 from headrace.protocols.descriptor import is_holding_cursor
@@ -57,10 +57,12 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """The way of a record. `before` made this stream, `behind` works on it."""
+    """The way of a record. `before` made this stream, `behind` works on it. `ways` are how else the
+    stream was written of late, without a session."""
 
     time_us: int
     writers: list[Writer]
+    ways: list[str]
     readers: list[Reader]
     before: list[Step]
     behind: list[Step]
@@ -87,9 +89,12 @@ class Traces:
         time_us = records.column("time")[0].value
         sessions = [*self._hub.sessions.list(), *self._hub.sessions.list(ended=True)]
         before, behind = self._steps(asked.stream) if current().may("read") else ([], [])
+        writers = [_writer(info) for info in sessions if _wrote(info, asked.stream, time_us)][:ROWS_MAX]
+        known = {protocol_of(writer.protocol) for writer in writers}
         return Trace(
             time_us,
-            [_writer(info) for info in sessions if _wrote(info, asked.stream, time_us)][:ROWS_MAX],
+            writers,
+            sorted({protocol_of(label) for label in self._traffic.writers(asked.stream)} - known),
             self._readers(asked)[:ROWS_MAX],
             before,
             behind,

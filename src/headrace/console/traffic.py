@@ -7,6 +7,7 @@ of protocol and stream than `EDGES_MAX` counts the first of them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ import msgspec
 
 from headrace.hub.hooks import Read, Token
 from headrace.log.ops import Append, Op, Put, SaveCursor
+from headrace.protocols.descriptor import protocols
 from headrace.spark.hub.sink_state import SINKS, SinkState
 
 if TYPE_CHECKING:
@@ -26,6 +28,21 @@ SILENT_S = 600.0
 LOOK_S = 0.9
 WEIGHT = 0.4
 """Of the newest second in a rate: it follows quickly, and does not flicker."""
+
+
+VERBS = "admin API"
+"""Whoever comes by the admin verbs: a command, the console, a script."""
+
+
+@functools.cache
+def protocol_labels() -> dict[str, str]:
+    """What sessions and hooks call a protocol → its name."""
+    return {label: each.name for each in protocols() for label in (each.name, *each.labels)}
+
+
+def protocol_of(label: str) -> str:
+    """The protocol's name; whatever is none came by the admin verbs."""
+    return protocol_labels().get(label, VERBS)
 
 
 class Edge(NamedTuple):
@@ -133,6 +150,11 @@ class Traffic:
         with self._lock:
             found = [(edge, count.rate) for edge, count in self._edges.items()]
         return iter(found)
+
+    def writers(self, stream: str) -> set[str]:
+        """Those who wrote to a stream of late, as the hub's hooks call them."""
+        with self._lock:
+            return {edge.who for edge in self._edges if (edge.does, edge.stream) == ("write", stream)}
 
     def moves(self) -> dict[tuple[str, str], str]:
         """Cursor and stream → the protocol that moved it last."""

@@ -59,6 +59,19 @@ async def test_a_record_was_written_by_those_who_had_the_stream_open_then(hub: H
         await ask(hub, "record.trace", stream="s", index=2)
 
 
+async def test_a_record_that_came_without_a_session_says_how_its_stream_is_written(hub: Hub) -> None:
+    await hub.create_stream("s")
+    await hub.used_by("admin").append("s", Batch.of([b"x"]))
+    assert (await ask(hub, "record.trace", stream="s", index=0))["ways"] == ["admin API"]
+    await hub.used_by("ignite").append("s", Batch.of([b"y"]))
+    trace = await ask(hub, "record.trace", stream="s", index=1)
+    assert (trace["writers"], trace["ways"]) == ([], ["admin API", "perper"])
+    hub.sessions.open("ignite", "peer", lambda: {}).uses("write", "s")
+    await hub.used_by("ignite").append("s", Batch.of([b"z"]))
+    trace = await ask(hub, "record.trace", stream="s", index=2)
+    assert ([one["peer"] for one in trace["writers"]], trace["ways"]) == (["peer"], ["admin API"])
+
+
 async def test_a_record_was_read_by_the_cursors_that_are_past_it(hub: Hub) -> None:
     await hub.create_stream("s", partitions=2)
     await hub.append("s", Batch.of([b"x"] * 5))

@@ -108,7 +108,9 @@ async function follow(place, named, record) {
           ? [lines(writers), writers.length > 1 ? h("div", { class: "quiet" }, "one of these: all had the stream open then") : null]
           : found.before.length
             ? lines(found.before.map(from))
-            : h("span", { class: "quiet" }, "nobody who is still known: a verb, or a session from before the hub's last start"),
+            : found.ways.length
+              ? [found.ways.map((one) => [pill(one), " "]), h("span", { class: "quiet" }, "without a session: this is how the stream was written of late")]
+              : h("span", { class: "quiet" }, "nobody who is still known: its session ended long ago, or before the hub's last start"),
       ],
       ["Made from", writers.length && found.before.length ? lines(found.before.map(from)) : null],
       ["Read by", done.length ? lines(done.map((one) => [pill("read", "good"), " ", one.cursor])) : null],
