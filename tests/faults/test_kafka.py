@@ -227,7 +227,7 @@ def test_a_topic_deleted_and_made_again_stops_the_hub(cell: Cell) -> None:
     wait_acks(hub, LOAD)
     recreate(cell)
     assert wait_end(hub).startswith("failed ")
-    with pytest.raises(Unrecoverable, match="deleted and made again"):
+    with pytest.raises(Unrecoverable, match="deleted and created again"):
         cell.open("remembers")
 
 

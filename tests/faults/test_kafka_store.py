@@ -173,7 +173,7 @@ def test_a_journal_topic_that_was_made_again_is_refused(brokers: Brokers, tmp_pa
     wait_until(lambda: kafka.topic(name) is None)
     create_missing(kafka, settings)
     wait_until(lambda: kafka.topic(name) is not None)
-    with pytest.raises(Unrecoverable, match="made again"):
+    with pytest.raises(Unrecoverable, match="created again"):
         open_cell(OsDisk(tmp_path / "second"), SystemClock(), log_settings, kafka)
     kafka.close()
 

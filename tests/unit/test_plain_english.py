@@ -1,6 +1,8 @@
 """Phrases that no native speaker would write, by the list in CONTRIBUTING.md, in everything that users read."""
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -8,6 +10,7 @@ LIST = "CONTRIBUTING.md"
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
 PAGES = [page for page in PAGES if "reference" not in page.parts]  # made from the code, whose words are looked at
 COMMANDS = sorted((ROOT / "src" / "headrace" / "cli").glob("*.py"))
+CODE = sorted((ROOT / "src" / "headrace").rglob("*.py"))
 
 
 def phrases() -> list[str]:
@@ -25,5 +28,26 @@ def test_no_page_or_command_has_one_of_them() -> None:
         for page in [*PAGES, *COMMANDS]
         for phrase in odd
         if phrase in " ".join(page.read_text(encoding="utf-8").split())
+    ]
+    assert not found
+
+
+def texts(code: str) -> Iterator[str]:
+    """The strings of a module but its docstrings: messages, descriptions, lines of the log."""
+    tree = ast.parse(code)
+    documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents:
+            yield node.value
+
+
+def test_no_message_has_one_of_them() -> None:
+    odd = phrases()
+    found = [
+        f"{path.relative_to(ROOT)}: {phrase}"
+        for path in CODE
+        for text in texts(path.read_text(encoding="utf-8"))
+        for phrase in odd
+        if phrase in text
     ]
     assert not found

@@ -194,7 +194,7 @@ class Admin:
             root = Path(self._data, self._loaded.config.log.backup_root).resolve()
             place = (root / path).resolve()
         except (OSError, ValueError, RuntimeError) as error:  # a name that no disk takes, a loop of links
-            raise BadRequest(f"{path!r} is no path: {error}") from error
+            raise BadRequest(f"{path!r} is not a path: {error}") from error
         if root not in place.parents:
             raise BadRequest(f"{path!r} is not below {root}, where backups go; the setting is log.backup_root")
         return place

@@ -23,7 +23,7 @@ def doctor(
     data: DataOption = None,
     config: ConfigOption = None,
     settings: SetOption = None,
-    ports: Annotated[bool, typer.Option(help="Try whether the configured ports are free.")] = True,
+    ports: Annotated[bool, typer.Option(help="Check that the configured ports are free.")] = True,
     as_json: JsonFlag = False,
 ) -> None:
     """Check a data directory, the disk and file system under it, the clock, limits, ports, security, packages and Java.

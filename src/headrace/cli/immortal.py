@@ -46,9 +46,10 @@ def register(
     checkpoint_log: Annotated[str, typer.Option(help="Request a checkpoint after this much log.")] = "128MiB",
     checkpoints_kept: Annotated[int, typer.Option(help="Checkpoints to keep with their log; 0 keeps all.")] = 2,
     inbox_method: Annotated[
-        int | None, typer.Option(help="Method that inbox records call whose type is no number; else it is their type.")
+        int | None,
+        typer.Option(help="Method for inbox records whose type is not a number; by default, the type is its name."),
     ] = None,
-    clock: Annotated[bool, typer.Option(help="Tell the time, for programs of headrace.immortals.")] = False,
+    clock: Annotated[bool, typer.Option(help="Send it the time; programs of headrace.immortals need it.")] = False,
     upgrade_version: Annotated[
         int | None, typer.Option(help="Version to run; higher than now makes the next recovery an upgrade.")
     ] = None,
@@ -128,10 +129,10 @@ def call(
     method: Annotated[str, typer.Argument(help="Method, or query.", show_default=False)],
     arguments: Annotated[str, typer.Argument(help="Arguments, a JSON object.")] = "{}",
     key: Annotated[str | None, typer.Option(help="Which instance of a keyed immortal.")] = None,
-    idempotency_key: Annotated[str | None, typer.Option(help="The same key again: the same call.")] = None,
+    idempotency_key: Annotated[str | None, typer.Option(help="Calls with the same key run once.")] = None,
     wait: Annotated[bool, typer.Option(help="Wait for the result; otherwise only until the call is on disk.")] = True,
     max_age_s: Annotated[
-        float | None, typer.Option(help="Let a standby answer a query that is not further behind than that.")
+        float | None, typer.Option(help="Let a standby answer a query if it is at most this far behind.")
     ] = None,
 ) -> None:
     """Call a method of an immortal, and print what it returns as JSON."""
@@ -159,7 +160,7 @@ def fulfil(
     name: Name,
     token_id: Annotated[str, typer.Argument(help="What the method handed out.", show_default=False)],
     value: Annotated[str, typer.Argument(help="The value, as JSON.")] = "null",
-    error: Annotated[str | None, typer.Option(help="There is no value, for this reason: it is raised.")] = None,
+    error: Annotated[str | None, typer.Option(help="Instead of a value: raise an error with this reason.")] = None,
 ) -> None:
     """Give a method that waits for a token its value."""
     params = {"name": name, "token": token_id, "value": _json(value, "value", Any), "error": error}
@@ -172,7 +173,7 @@ def cancel(
     answer: Answer,
     name: Name,
     idempotency_key: Annotated[str, typer.Argument(help="The key that it was called with.", show_default=False)],
-    reason: Annotated[str, typer.Option(help="What the method is told.")] = "cancelled",
+    reason: Annotated[str, typer.Option(help="The value that the method gets.")] = "cancelled",
 ) -> None:
     """Cancel a call that is under way: `Cancelled` is raised where it waits."""
     params = {"name": name, "idempotency_key": idempotency_key, "reason": reason}
@@ -227,7 +228,7 @@ def replay(
         typer.Option("--from", metavar="CHECKPOINT", help="Checkpoint to start from; the newest by default."),
     ] = None,
     until: Annotated[
-        int | None, typer.Option(metavar="INDEX", help="The first logged message to leave out; none if not given.")
+        int | None, typer.Option(metavar="INDEX", help="Stop before this logged message; by default, replay all.")
     ] = None,
     upgrade: Annotated[
         bool, typer.Option("--upgrade", help="A what-if test: the upgrade comes before the log.")

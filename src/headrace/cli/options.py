@@ -27,7 +27,7 @@ Command = Callable[..., None]
 Result = TypeVar("Result")
 TokenOption = Annotated[
     str | None,
-    typer.Option("--token", metavar="TOKEN", help="A token of `headrace user token` (HEADRACE_TOKEN)."),
+    typer.Option("--token", metavar="TOKEN", help="A token from `headrace user token` (HEADRACE_TOKEN)."),
 ]
 PartitionOption = Annotated[int, typer.Option("--partition", min=0, help="The partition.")]
 YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
@@ -109,7 +109,7 @@ class HubOptions:
     ] = None
     profile: Annotated[
         str | None,
-        typer.Option("--profile", autocompletion=profiles, help="A profile of `headrace use` (HEADRACE_PROFILE)."),
+        typer.Option("--profile", autocompletion=profiles, help="A profile from `headrace use` (HEADRACE_PROFILE)."),
     ] = None
 
     @functools.cached_property

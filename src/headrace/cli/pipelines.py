@@ -21,7 +21,7 @@ def pipelines() -> None:
 
 @app.command()
 def init(
-    directory: Annotated[Path, typer.Argument(help="The folder to make; its name is the project's.")],
+    directory: Annotated[Path, typer.Argument(help="The folder to create; its name becomes the project's.")],
     stream: Annotated[str, typer.Option("--stream", help="The stream that it reads.")] = "orders",
 ) -> None:
     """Create a starter project: a streaming table over a stream, a view of it, and a sink back into a stream."""

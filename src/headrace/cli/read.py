@@ -40,7 +40,7 @@ def read(
     answer: Answer,
     stream: Annotated[str, typer.Argument(metavar="STREAM", autocompletion=streams, help="What to read.")],
     start: StartOption = "earliest",
-    end: Annotated[str | None, typer.Option("--end", "-e", help="Up to before this: as --start.")] = None,
+    end: Annotated[str | None, typer.Option("--end", "-e", help="Stop before this; same forms as --start.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Print at most this many; 0 for all.")] = 100,
     partition: PartitionOption = None,
     types: TypesOption = None,

@@ -57,7 +57,7 @@ def create(
     partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="Number of partitions.")] = 1,
     age: Annotated[str | None, typer.Option("--retain-age", help="Remove records older than this: 12h, 7d.")] = None,
     size: Annotated[str | None, typer.Option("--retain-bytes", help="Sealed bytes kept per partition: 10GiB.")] = None,
-    cursors: Annotated[bool, typer.Option("--retain-cursors", help="What all cursors have passed may go.")] = False,
+    cursors: Annotated[bool, typer.Option("--retain-cursors", help="Remove what all cursors have passed.")] = False,
     hold: Annotated[str | None, typer.Option("--max-hold", help="No cursor keeps records longer than this.")] = None,
     ack: Annotated[str, typer.Option("--ack", help="`durable`, or `processed:CURSOR`.")] = "durable",
     labels: Annotated[list[str] | None, typer.Option("--label", help="NAME=VALUE; may be repeated.")] = None,
@@ -99,7 +99,7 @@ def set_options(
         str | None, typer.Option("--retain-bytes", help="Sealed bytes kept per partition: 10GiB, or off.")
     ] = None,
     cursors: Annotated[
-        bool | None, typer.Option("--retain-cursors/--no-retain-cursors", help="What all cursors have passed may go.")
+        bool | None, typer.Option("--retain-cursors/--no-retain-cursors", help="Remove what all cursors have passed.")
     ] = None,
     hold: Annotated[
         str | None, typer.Option("--max-hold", help="No cursor keeps records longer than this, or off.")

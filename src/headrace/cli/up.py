@@ -79,7 +79,8 @@ def up(
     settings: SetOption = None,
     log: LogOption = None,
     ready_file: Annotated[
-        Path | None, typer.Option("--ready-file", metavar="FILE", help="Written with name → address once all listen.")
+        Path | None,
+        typer.Option("--ready-file", metavar="FILE", help="Written once everything listens: name → address."),
     ] = None,
 ) -> None:
     """Start a hub. It runs until stopped (Ctrl-C, SIGTERM)."""

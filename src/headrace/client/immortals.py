@@ -179,5 +179,5 @@ class ImmortalHandle(Generic[Owner]):
 def _declared(method: Any) -> Method:
     declared = getattr(method, "__ambrosia__", None)
     if not isinstance(declared, Method):
-        raise BadRequest(f"{method!r} is no method of an immortal: declare it with @method or @query")
+        raise BadRequest(f"{method!r} is not a method of an immortal: declare it with @method or @query")
     return declared

@@ -74,7 +74,7 @@ class Line:
         while (end := self._received.find(b"\r\n\r\n")) < 0:
             self._receive()
             if len(self._received) > HEAD_BYTES_MAX:
-                raise OSError("what answers at the hub's HTTP address is no hub")
+                raise OSError("what answers at the hub's HTTP address is not a hub")
         status, *headers = self._received[:end].lower().split(b"\r\n")
         self._received = self._received[end + 4 :]
         shown = dict(header.partition(b": ")[::2] for header in headers).get(PROOF_HEADER.encode(), b"")

@@ -208,17 +208,29 @@ def _of_columns(table: pa.Table, named: dict[str, Any]) -> pa.Table:
 
 
 def _from_sequence(data: Sequence[Any], extra: dict[str, Any]) -> pa.RecordBatch:
-    kinds = set(map(_type, data))
-    # A list of bytes, the usual case, is taken as it is: without a look at each in Python.
-    payloads = data if kinds == {bytes} else [_payload(number, record) for number, record in enumerate(data)]
-    arrays = {"payload": _array("payload", payloads)}
+    arrays = {"payload": _bytes_as_they_are(data)}
+    has_records = False
+    if arrays["payload"] is None:
+        arrays["payload"] = _array("payload", [_payload(number, record) for number, record in enumerate(data)])
+        has_records = any(isinstance(each, Record) for each in data)
     for name, value in extra.items():
-        if value is None and not any(issubclass(kind, Record) for kind in kinds):
+        if value is None and not has_records:
             continue
         values = _spread(name, value, data)
         if any(value is not None for value in values):
             arrays[name] = _array(name, values)
     return pa.RecordBatch.from_arrays(list(arrays.values()), list(arrays))
+
+
+def _bytes_as_they_are(data: Sequence[Any]) -> pa.Array | None:
+    """A list of bytes or text, the usual case, without a look at each in Python; None if there is something else."""
+    if not data or not isinstance(data[0], bytes | str):
+        return None
+    try:
+        payloads = pa.array(data, pa.binary())
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
+    return None if payloads.null_count else payloads
 
 
 def _payload(number: int, data: Any) -> bytes:
@@ -267,9 +279,6 @@ _CONVERSIONS: dict[pa.DataType, Callable[[Any], Any]] = {
     TIME.arrow: to_microseconds,
     INTEGER.arrow: _signed,
 }
-
-
-_type = type  # an argument of functions here has this name
 
 
 def _kind(data: object) -> str:

@@ -38,7 +38,7 @@ logger = logging.getLogger("headrace.demo")
 STORY = (
     "A shop whose teams never agreed on a protocol: tills send orders (Wallaroo), the cold store sends readings",
     "(Ockam), the web site sends clicks (FutoIn), buyers send prices (Perper), and a till calls the ledger (AMBROSIA).",
-    "One log takes them all. Each stream is read through a different protocol, and Spark counts everything.",
+    "One log takes them all, and each stream is read through a different protocol.",
 )
 FRAME_S = 0.5
 DEADLINE_STEP_S = 0.1
@@ -132,8 +132,10 @@ class Demo:
         stored = sum(self._stored_before.values())
         what = f"continuing after {stored:,} records of earlier runs" if stored else "a new hub"
         self._view.say(f"data in {self._directory}: {what}")
-        if not self._with_spark:
-            self._view.say("no pipeline: --no-spark, or PySpark is not installed (pip install 'headrace[spark]')")
+        if self._with_spark:
+            self._view.say("a Spark pipeline counts everything")
+        else:
+            self._view.say("no Spark pipeline: switched off, or not installed (pip install 'headrace[spark]')")
 
     def _console_url(self, runtime: Runtime) -> str:
         return f"http://{runtime.addresses['http']}/"

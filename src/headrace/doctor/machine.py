@@ -44,7 +44,7 @@ def check_room(data: Path, config: Config) -> Iterator[Finding]:
     reserve = config.log.disk_reserve_bytes
     text = f"{format_bytes(free)} free; appends are refused below {format_bytes(reserve)}"
     if free < reserve:
-        yield fail("room", text, "make room, or set retention on streams; reads go on meanwhile")
+        yield fail("room", text, "make room, or set retention on streams; reads continue meanwhile")
     elif free < 10 * reserve:
         yield warn("room", text, "make room soon, or set retention on streams")
     else:

@@ -50,7 +50,7 @@ def _port(name: str, host: str, port: int, owner: int | None) -> Finding:
         return ok("ports", f"{name}: {host}:{port} is free")
     except socket.gaierror as error:
         advice = f"name an address of this machine in listen.{name}"
-        return fail("ports", f"{name}: {host!r} is no address: {error.strerror}", advice)
+        return fail("ports", f"{name}: {host!r} is not an address: {error.strerror}", advice)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             advice = ADVICE.get(error.errno or 0, f"set listen.{name} to another")

@@ -11,7 +11,7 @@ from headrace.log.partition import Partition
 def check_name(settings: Log, what: str, name: str) -> None:
     size = len(name.encode("utf-8", "surrogatepass"))
     if not name or any(ord(character) < 32 or 0xD800 <= ord(character) < 0xE000 for character in name):
-        raise BadRequest(f"{name!r} is no name for a {what}: it is empty or has control characters")
+        raise BadRequest(f"{name!r} is not a valid name for a {what}: it is empty or has control characters")
     if size > settings.name_bytes_max:
         raise LimitExceeded(f"bytes of a {what}'s name", size, settings.name_bytes_max, "log.name_bytes_max")
 

@@ -85,8 +85,8 @@ class Replay:
         """The journal is empty. So must the store be, or something has become of the journal."""
         if self._store.list(snapshot.DIRECTORY):
             raise Unrecoverable(
-                "the journal is empty, and the store has snapshots of one: the topic was deleted and made again, or a "
-                "migration was cut off; a store that is in use is not started over"
+                "the journal is empty, and the store has snapshots of one: the topic was deleted and created again, or "
+                "a migration was cut off; a store that is in use is not started over"
             )
         self._begin(State())
 

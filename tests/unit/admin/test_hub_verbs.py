@@ -184,7 +184,7 @@ async def test_a_backup_goes_nowhere_but_below_its_root(tmp_path: Path, monkeypa
         with pytest.raises(BadRequest, match="is not below .*headrace-backups, where backups go.*log.backup_root"):
             await call(hub, "hub.backup", path=path)
     for path in ("a\0b", "round/copy"):
-        with pytest.raises(BadRequest, match="is no path"):
+        with pytest.raises(BadRequest, match="is not a path"):
             await call(hub, "hub.backup", path=path)
     assert went == []
     await call(hub, "hub.backup", path="monday")

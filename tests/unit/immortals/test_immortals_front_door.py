@@ -328,7 +328,7 @@ async def test_a_standby_answers_queries_and_says_how_far_behind_it_is(world: An
         await off_loop(handle.order, item="pear", qty=1)
         later = await off_loop(handle.ask, "left", item="pear", max_age_s=60)
         assert (later.value, later.age_s is not None) == (6, True)
-        with pytest.raises(BadRequest, match="shop.order is no query: only the running program can answer it"):
+        with pytest.raises(BadRequest, match="shop.order is not a query: only the running program can answer it"):
             await off_loop(handle.ask, "order", item="pear", max_age_s=5)
         with pytest.raises(MethodRaised, match="orders was set"):
             await off_loop(handle.ask, "bad", max_age_s=60)

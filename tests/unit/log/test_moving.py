@@ -63,7 +63,7 @@ def far() -> Far:
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory with some of everything: sealed and not, trimmed, deleted and made again, and users."""
+    """A data directory with some of everything: sealed and not, trimmed, deleted and created again, and users."""
     data = tmp_path_factory.mktemp("moving") / "data"
     log = open_directory(OsDisk(data), FakeClock(), SETTINGS)
     for operation in (

@@ -419,7 +419,7 @@ def test_a_snapshot_that_rotted_in_the_cache_is_fetched_again(tmp_path: Path) ->
 def test_an_empty_journal_beside_a_store_in_use_is_no_beginning(place: Place) -> None:
     filled(place)
     place.journal = MemoryJournal()
-    with pytest.raises(Unrecoverable, match="made again"):
+    with pytest.raises(Unrecoverable, match="created again"):
         place.open()
 
 

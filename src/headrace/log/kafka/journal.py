@@ -139,7 +139,7 @@ class KafkaJournal(JournalPort):
                 if sequence is not None and reader.rule.sequence < sequence:
                     raise Unrecoverable(
                         f"{self._topic}/{self._cell} ends before frame {reader.rule.sequence}, and a snapshot has seen "
-                        f"all before {sequence}: Kafka has lost messages, or the topic was deleted and made again"
+                        f"all before {sequence}: Kafka has lost messages, or the topic was deleted and created again"
                     )
                 if not self._claims:
                     break
@@ -238,7 +238,7 @@ class KafkaJournal(JournalPort):
         known = msgspec.msgpack.decode(bookmark, type=Bookmark) if bookmark else Bookmark("", [BEGINNING])
         if known.topic_id and self._topic_id and known.topic_id != self._topic_id:
             raise Unrecoverable(
-                f"the topic {self._topic} was deleted and made again since the last snapshot: what it held is lost; "
+                f"the topic {self._topic} was deleted and created again since the last snapshot: what it held is lost; "
                 "restore a backup, or start over with an empty store"
             )
         usable = [piece for piece in known.pieces if piece.offset >= low and piece.sequence <= sequence]
@@ -346,7 +346,7 @@ class KafkaJournal(JournalPort):
         if reader.rule.epoch == self.epoch:
             raise KafkaError(
                 f"a message landed at offset {max(flight.landed)} where {self.next_offset} came next: Kafka has lost "
-                "messages, or the topic was deleted and made again"
+                "messages, or the topic was deleted and created again"
             )
         raise Fenced(
             f"hub {owner.hub if owner else 'unknown'} has taken cell {self._cell} with epoch {reader.rule.epoch}; the "

@@ -138,7 +138,7 @@ class CellReader:
                 raise CutMeanwhile(f"{self._topic}/{self._cell} was cut while it was read") from error
             raise Unrecoverable(
                 f"{self._topic}/{self._cell} has no offset {self.offset} ({error}): the topic was cut, or deleted and "
-                "made again; the hub does not start over without being told to"
+                "created again; the hub does not start over without being told to"
             ) from error
         if not received:
             return None

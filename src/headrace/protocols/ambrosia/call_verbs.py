@@ -196,7 +196,7 @@ class CallVerbs:
             )
         if request.max_age_s is not None:
             raise BadRequest(
-                f"{called} is no query: only the running program can answer it, and max_age_s says nothing"
+                f"{called} is not a query: only the running program can answer it, and max_age_s does not apply"
             )
         self._permitted(request.name, "write", "immortal.call")
         calling = self._coordinator.outside.call(

@@ -36,7 +36,7 @@ class ImmortalSection(Section, frozen=True):
     ] = 2
     inbox_method: Annotated[
         Int32 | None,
-        Meta(description="Method of inbox records whose type is no number; without it the type is a method's name"),
+        Meta(description="Method for inbox records whose type is not a number; without it the type is a method's name"),
     ] = None
     clock: Annotated[
         bool,

@@ -108,7 +108,7 @@ def add_event(database: Executes, stream: str, type: str, data: Any, *, table: s
     _check_table(table)
     _check_stream(stream)
     if _is_event_type(type) is None:
-        raise BadRequest(f"{type!r} is no event type: 1 to 16 of A-Z and _ are")
+        raise BadRequest(f"{type!r} is not an event type: use 1 to 16 of A-Z and _")
     text = msgspec.json.encode(data)
     if len(text) > DATA_BYTES_MAX:
         raise BadRequest(f"event data has {len(text)} bytes as JSON; at most {DATA_BYTES_MAX} are taken")
@@ -119,13 +119,13 @@ def add_event(database: Executes, stream: str, type: str, data: Any, *, table: s
 
 def _check_table(table: str) -> None:
     if _is_table_name(table) is None:
-        raise BadRequest(f"{table!r} is no name for a table")
+        raise BadRequest(f"{table!r} is not a valid name for a table")
 
 
 def _check_stream(stream: str) -> None:
     """The hub's own rule: what it would refuse later would hold up everything behind it."""
     if _is_stream_name(stream) is None or len(stream.encode("utf-8", "surrogatepass")) > STREAM_NAME_BYTES_MAX:
-        raise BadRequest(f"{stream[:100]!r} is no name for a stream")
+        raise BadRequest(f"{stream[:100]!r} is not a valid name for a stream")
 
 
 class Events(NamedTuple):

@@ -263,7 +263,7 @@ class Fabric:
         if is_reserved(cache.stream) or is_own_cursor(listener, cache.stream):
             return None  # whoever may write this record need not be an admin
         if not listener.isprintable() or not 0 < len(listener.encode()) <= CURSOR_NAME_BYTES_MAX:
-            return None  # ids are free text; one that is no name for a cursor does without
+            return None  # ids are free text; one that is not a valid name for a cursor does without
         return SaveCursor(listener, cache.stream, cache.index_from(record.position), cache.partition, True)
 
     def stored_cursor(self, listener: str, stream: str) -> DeleteCursor | None:

@@ -40,7 +40,7 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
     stream_id: int | None
     """The id by which v3 knows it; `None` while only draft connectors do, whose ids are their own."""
     catalog_id: int
-    """The very stream: one that was deleted and made again is nobody's."""
+    """The very stream: one that was deleted and created again is nobody's."""
 
     @property
     def owner(self) -> tuple[str, str]:

@@ -97,5 +97,5 @@ def read_rows(rows: bytes, bytes_max: int) -> list[Group]:
             columns = PutColumns(reader.schema, bytes_max)
             groups = [(stream, partition, columns.apply(batch)) for stream, partition, batch in groups_of(reader)]
     except (pa.ArrowException, KeyError, ValueError, OSError) as error:
-        raise BadRequest(f"spark.append: 'rows' is no Arrow stream of records: {error}") from None
+        raise BadRequest(f"spark.append: 'rows' is not an Arrow stream of records: {error}") from None
     return groups

@@ -9,13 +9,13 @@ import java.util.Map;
 final class Losses {
   private final List<HubError> found = new ArrayList<>();
 
-  /** What may be missing of a stream that was deleted and made again: indexes go on where the old one ended. */
+  /** What may be missing of a stream that was deleted and created again: indexes go on where the old one ended. */
   void recreated(Hub.Stream state, Position.OfStream known) {
     for (int partition = 0; partition < Math.min(known.next().length, state.partitions()); partition++) {
       long first = state.first()[partition];
       if (first > known.next()[partition]) {
         found.add(HubError.lost(state.name(), partition, known.next()[partition], first - 1,
-            "the stream was deleted and made again"));
+            "the stream was deleted and created again"));
       }
     }
   }

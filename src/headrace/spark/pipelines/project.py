@@ -99,7 +99,9 @@ def find_spec(directory: Path) -> Path:
     for name in SPEC_NAMES:
         if (directory / name).is_file():
             return directory / name
-    raise PipelineError(f"there is no {SPEC_NAMES[0]} in {str(directory)!r}; `headrace pipelines init` makes a project")
+    raise PipelineError(
+        f"there is no {SPEC_NAMES[0]} in {str(directory)!r}; `headrace pipelines init` creates a project"
+    )
 
 
 def interval_s(trigger: str) -> float | None:
@@ -111,7 +113,7 @@ def interval_s(trigger: str) -> float | None:
     try:
         return parse_seconds(short)
     except ValueError:
-        raise PipelineError(f"{trigger!r} is no pause between runs: 30s, 1 minute, or `available now`") from None
+        raise PipelineError(f"{trigger!r} is not a pause between runs: 30s, 1 minute, or `available now`") from None
 
 
 def name_of(spec: Path) -> str:

@@ -5,7 +5,7 @@
 
 `next[p]` is the next index to read of partition p, so a batch is the half open range between two offsets. `begin[p]`
 is where the query began with the partition: a partition or a stream that an older offset does not mention came into
-being later and is read from there. `id` is the hub's number of the stream: a stream that was deleted and made again
+being later and is read from there. `id` is the hub's number of the stream: a stream that was deleted and created again
 has another one, and is noticed. `cursor` and `hub` ride along so that a completed batch can move the cursor without
 asking the query; so does `partitions`, where a query reads only some of them.
 
@@ -169,8 +169,8 @@ def advance(
 
 
 def _recreated(state: StreamState, known: Position) -> list[DataLoss]:
-    """What may be missing of a stream that was deleted and made again: indexes go on where the old one ended."""
-    why = "the stream was deleted and made again"
+    """What may be missing of a stream that was deleted and created again: indexes go on where the old one ended."""
+    why = "the stream was deleted and created again"
     return [
         DataLoss(state.name, partition, after, state.bounds[partition][0] - 1, why)
         for partition, after in enumerate(known.next[: len(state.bounds)])

@@ -421,7 +421,7 @@ def test_a_topic_deleted_and_made_again_is_not_begun_anew(kafka: FakeKafka, refi
     stranger = opened(kafka)
     for number in range(refill):
         commit(stranger, b"%d" % number)
-    with pytest.raises(Unrecoverable, match="deleted and made again since the last snapshot"):
+    with pytest.raises(Unrecoverable, match="deleted and created again since the last snapshot"):
         list(journal(kafka).read(10, bookmark=bookmark))
 
 

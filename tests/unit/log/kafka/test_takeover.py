@@ -141,7 +141,7 @@ def test_a_topic_that_was_made_again_is_no_beginning(cluster: Cluster) -> None:
     filled(cluster).close()
     cluster.kafka.delete_topic("headrace.journal")
     create_missing(cluster.kafka, cluster.settings.kafka)
-    with pytest.raises(Unrecoverable, match="made again"):
+    with pytest.raises(Unrecoverable, match="created again"):
         cluster.open()
 
 

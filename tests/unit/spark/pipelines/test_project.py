@@ -68,7 +68,7 @@ def test_pauses_between_runs() -> None:
     assert [interval_s(text) for text in ("", "once", "available now", "30s", "1 minute", "2 Hours")] == [
         None, None, None, 30.0, 60.0, 7200.0,
     ]  # fmt: skip
-    with pytest.raises(PipelineError, match="no pause"):
+    with pytest.raises(PipelineError, match="not a pause"):
         interval_s("real time")
 
 

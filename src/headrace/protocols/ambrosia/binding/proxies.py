@@ -69,7 +69,7 @@ def target_of(
     method = getattr(function, "__ambrosia__", None)
     owner = getattr(function, "__self__", None)
     if method is None or owner is None:
-        raise TypeError(f"{function!r} is no method of this immortal or of a proxy; declare it with @method")
+        raise TypeError(f"{function!r} is not a method of this immortal or of a proxy; declare it with @method")
     if isinstance(owner, Proxy):
         return owner._destination, method.id, method.encode(args, kwargs, owner._key)
     return cell.engine.name, method.id, method.encode(args, kwargs, cell.key)

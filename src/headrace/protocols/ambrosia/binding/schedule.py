@@ -25,7 +25,7 @@ class Cron:
     def __init__(self, expression: str) -> None:
         parts = expression.split()
         if len(parts) != len(FIELDS):
-            raise ValueError(f"{expression!r} is no cron expression: five fields are needed, such as '0 8 * * 1-5'")
+            raise ValueError(f"{expression!r} is not a cron expression: five fields are needed, such as '0 8 * * 1-5'")
         self._sets = [_values(part, *field) for part, field in zip(parts, FIELDS, strict=True)]
         self._sets[4] = {day % 7 for day in self._sets[4]}
         self._any_day, self._any_weekday = parts[2] == "*", parts[4] == "*"
@@ -65,8 +65,8 @@ def _values(part: str, name: str, low: int, high: int) -> set[int]:
             end = high if span == "*" or (step and not dash) else int(last or first)
             every = int(step or 1)
         except ValueError:
-            raise ValueError(f"{piece!r} is no {name} of a cron expression") from None
+            raise ValueError(f"{piece!r} is not a {name} of a cron expression") from None
         if not low <= start <= end <= high or every < 1:
-            raise ValueError(f"{piece!r} is no {name} of a cron expression: {low} to {high} are")
+            raise ValueError(f"{piece!r} is not a {name} of a cron expression, which is {low} to {high}")
         values.update(range(start, end + 1, every))
     return values

@@ -94,7 +94,7 @@ def read_registration(key: bytes, value: bytes) -> Registration:
     """A row of `ambrosia/immortals`."""
     registration = msgspec.json.decode(value, type=Registration)
     if registration.name.encode() != key or not registration.deliveries:
-        raise BadRequest(f"it is no registration of the immortal {key!r}")
+        raise BadRequest(f"it is not a registration of the immortal {key!r}")
     for address in (registration.receive, registration.send):
         split_address(address)
     return registration

@@ -404,7 +404,7 @@ class Connection(SlicedConnection):
         try:
             data = self._session.answer(request.op, request.request_id, value)
         except (BinaryError, IndexError):  # put there by another protocol
-            self._fail(slot, request.request_id, Refused("the value is no Ignite object: another protocol wrote it"))
+            self._fail(slot, request.request_id, Refused("not an Ignite object: another protocol wrote it"))
         else:
             self._fill(slot, data)
 

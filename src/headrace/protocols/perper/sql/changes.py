@@ -209,7 +209,7 @@ def _stored(column: Column, data: bytes) -> bytes:
     """What DuckDB has computed for a column, as the column's own type has it."""
     fitted = kinds.object_as(column.kind, data)
     if fitted is None:
-        raise Refused(f"Value for a column '{column.name}' is no {column.kind.sql}")
+        raise Refused(f"Value for a column '{column.name}' is not {column.kind.sql}")
     return column.stored(fitted)
 
 

@@ -142,5 +142,5 @@ def _default(words: Words, name: str, kind: Kind) -> bytes:
     value = constant(words, ())
     fitted = None if value is None else kinds.object_as(kind, value)
     if fitted is None:
-        raise Refused(f"the default of column {name} is no constant of its type")
+        raise Refused(f"the default of column {name} is not a constant of its type")
     return fitted

@@ -221,7 +221,7 @@ def read(kind: Kind, data: bytes, position: int, end: int) -> Any:
         return {FIELD: data[position:after]}
     fitted = _fitted(kind, code, data, position, after)
     if fitted is None:
-        raise BinaryError(f"a data object of type {code} is no {kind.sql} ({kind.java})")
+        raise BinaryError(f"a data object of type {code} is not {kind.sql} ({kind.java})")
     return fitted
 
 

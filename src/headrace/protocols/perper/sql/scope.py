@@ -99,7 +99,9 @@ class CacheSource:
             except PeerError as error:
                 raise BadSql(error.message) from None
             except IndexError:
-                raise BadSql(f"a value in cache {self.name!r} is no Ignite object: another protocol wrote it") from None
+                raise BadSql(
+                    f"a value in cache {self.name!r} is not an Ignite object: another protocol wrote it"
+                ) from None
             if batch.num_rows:  # none of these may have been rows of this table
                 yield 0, batch
 

@@ -290,7 +290,7 @@ def _only(column: Column) -> str:
 def _fields_of(value: bytes, schemas: Schemas) -> dict[int, bytes]:
     """The fields of a complex object as they are stored, in order, by their ids."""
     if value[0] != COMPLEX:
-        raise Refused("the value is no object with fields")
+        raise Refused("the value is not an object with fields")
     header = ComplexHeader(value)
     if header.flags & FLAG_HAS_RAW:
         raise Refused("an object with raw data behind its fields cannot be changed by SQL")

@@ -187,7 +187,7 @@ class ClerkActor(ImmortalActor):
 
     def _look(self, immortal: Immortal) -> None:
         if isinstance(self._last, NewClerk) and not isinstance(immortal, NewClerk):
-            self.book.wrong.append(f"{self.name}: version 1 goes on with what version 2 has left")
+            self.book.wrong.append(f"{self.name}: version 1 continues from what version 2 left")
         is_new = isinstance(immortal, NewClerk)
         self.ends_at = TICKS if is_new else TICKS + 1  # it is not done before it has been upgraded
         super()._look(immortal)

@@ -61,7 +61,7 @@ class Operator(Watcher):
         self.streams = list(streams)
         self.trims, self.retains = self.random.random() < 0.5, self.random.random() < 0.5
         self.scratch_next = 0
-        """Where the next records of a stream stand that is deleted and made again: indexes are never used twice."""
+        """Where the next records of a stream stand that is deleted and created again: indexes are never used twice."""
 
     async def work(self) -> None:
         with contextlib.suppress(Refused, *LOST):

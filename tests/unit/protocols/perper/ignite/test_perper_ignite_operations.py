@@ -103,7 +103,7 @@ async def test_values_that_are_no_objects_are_refused_and_the_connection_goes_on
         await client.request(1002, key(7), key("x"), cache="stream")
         await pair.hub.append("stream", Batch.one(garbage, id=0, type="ignite"))
         for cache in ("table", "stream"):
-            with pytest.raises(PeerError, match="no Ignite object"):
+            with pytest.raises(PeerError, match="not an Ignite object"):
                 await client.request(1000, key(0), cache=cache)
         assert await client.request(1000, key(7), cache="stream") == key("x")
 

@@ -86,7 +86,7 @@ def test_a_value_of_the_same_family_fits():
         (kinds.INTEGER, b"\x17\0\0\0\0"),
     ):
         assert kinds.object_as(kind, data) is None
-    with pytest.raises(BinaryError, match="is no INTEGER"):
+    with pytest.raises(BinaryError, match="is not INTEGER"):
         kinds.read(kinds.INTEGER, encode_string("5"), 0, 6)
 
 
