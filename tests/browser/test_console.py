@@ -209,7 +209,7 @@ def test_streams_are_created_trimmed_and_deleted_with_confirmation(
     page = open_page(f"{hub.page}/#/streams")
     page.get_by_role("button", name="Create a stream").click()
     page.get_by_label("Name").fill("made here")
-    page.get_by_label(re.compile("so many hours")).fill("2")
+    page.get_by_label(re.compile("Hours to keep records")).fill("2")
     page.get_by_role("button", name="Create", exact=True).click()
     row = page.locator("tr", has_text="made here")
     expect(row).to_contain_text("2 h")

@@ -154,7 +154,7 @@ def test_retention_is_changed_where_it_is_shown(hub: HubProcess, filled: headrac
     page.get_by_role("button", name="kept for ever").click()
     dialog = page.get_by_role("dialog")
     expect(dialog.locator("[data-preview]")).to_contain_text("Nothing is removed.")
-    dialog.get_by_label("Keep for so many hours").fill("48")
+    dialog.get_by_label("Hours to keep records").fill("48")
     expect(dialog.locator(".command")).to_contain_text("headrace stream set kept --retain-age 48h")
     dialog.get_by_role("button", name="Change").click()
     expect(page.get_by_role("button", name="kept 2 days")).to_be_visible()

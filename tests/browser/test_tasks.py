@@ -91,7 +91,7 @@ def replay_dead_letters(hand: Hand) -> None:
 def change_retention(hand: Hand) -> None:
     hand.open_stream("orders")
     hand.click(hand.page.get_by_role("button", name="kept for ever"))
-    hand.type(hand.page.get_by_label("Keep for so many hours"), "48")
+    hand.type(hand.page.get_by_label("Hours to keep records"), "48")
     hand.click("Change")
     expect(hand.page.get_by_role("button", name="kept 2 days")).to_be_visible()
 
@@ -233,7 +233,7 @@ def keys_replay_dead_letters(keys: Keys) -> None:
 def keys_change_retention(keys: Keys) -> None:
     keys.search("notes", "notes")
     keys.do(keys.page.get_by_role("button", name="kept for ever"))
-    keys.type(keys.page.get_by_label("Keep for so many hours"), "48")
+    keys.type(keys.page.get_by_label("Hours to keep records"), "48")
     keys.press("Enter")
     expect(keys.page.get_by_role("button", name="kept 2 days")).to_be_visible()
 

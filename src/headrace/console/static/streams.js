@@ -121,8 +121,8 @@ export async function streamsPage(root, parts, view) {
         [
           field("Name", "name", { required: true }),
           field("Partitions", "partitions", { type: "number", min: 1, value: 1, required: true }),
-          field("Keep for so many hours (empty: for ever)", "hours", { type: "number", min: 0, step: "any" }),
-          field("Keep so many MiB for each partition (empty: all)", "size", { type: "number", min: 1 }),
+          field("Hours to keep records (empty: forever)", "hours", { type: "number", min: 0, step: "any" }),
+          field("MiB to keep in each partition (empty: all)", "size", { type: "number", min: 1 }),
           choice("Forget what all cursors have read", "cursors", [
             ["no", "no"],
             ["yes", "yes"],
@@ -176,10 +176,10 @@ export async function editOptions(stream) {
   const holding = seen.cursors.filter((one) => one.lag || one.holds);
   const body = form(
     [
-      field("Keep for so many hours (empty: for ever)", "retention_age_s", { type: "number", min: 0, step: "any", value: now.retention_age_s ? now.retention_age_s / 3600 : "" }),
-      field("Keep so many MiB for each partition (empty: all)", "retention_bytes", { type: "number", min: 0, step: "any", value: now.retention_bytes ? now.retention_bytes / 1048576 : "" }),
+      field("Hours to keep records (empty: forever)", "retention_age_s", { type: "number", min: 0, step: "any", value: now.retention_age_s ? now.retention_age_s / 3600 : "" }),
+      field("MiB to keep in each partition (empty: all)", "retention_bytes", { type: "number", min: 0, step: "any", value: now.retention_bytes ? now.retention_bytes / 1048576 : "" }),
       choice("Forget what all cursors have read", "cursors", [["no", "no"], ["yes", "yes"]], { value: now.retention_cursors ? "yes" : "no" }),
-      field("Wait for slow cursors at most so many hours (empty: as long as it takes)", "max_hold_s", { type: "number", min: 0, step: "any", value: now.max_hold_s ? now.max_hold_s / 3600 : "" }),
+      field("Hours to wait for slow cursors (empty: as long as it takes)", "max_hold_s", { type: "number", min: 0, step: "any", value: now.max_hold_s ? now.max_hold_s / 3600 : "" }),
     ],
     (values) =>
       line(["stream", "set", stream], {
