@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from hubs import ThreadHub
-from spark_support import JAVA_OPTIONS, environment
+from spark_support import JAVA_OPTIONS, environment, free_address
+from support.until import wait_until
 
+from headrace.config import Config, Listen, PipelineEntry, Spark
 from headrace.spark.engine import VARIABLE
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -32,22 +35,45 @@ def headrace(place: Path, *arguments: str, engine: str = "") -> str:
     return done.stdout
 
 
+@pytest.fixture
+def hub(tmp_path: Path, class_archive: None) -> Iterator[ThreadHub]:
+    """One that can run the project."""
+    address = free_address()
+    java = {"spark.driver.extraJavaOptions": JAVA_OPTIONS}
+    entry = PipelineEntry("shop", project=str(tmp_path / "shop"), trigger="1 hour", enabled=False)
+    config = Config(listen=Listen(flight=address), spark=Spark(master="local[2]", conf=java), pipeline=[entry])
+    made = ThreadHub(tmp_path / "data", address=address, config=config)
+    yield made
+    made.close()
+
+
 @pytest.mark.needs("javac")
-def test_a_project_runs_again_and_again_with_either_engine(tmp_path: Path) -> None:
-    """The Python engine, which Spark finds by itself, then the Java engine: each record is in the table once, and the
-    stream that the sink writes has each result once."""
-    hub = ThreadHub(tmp_path / "data")
-    try:
-        hub.create("orders")
-        headrace(tmp_path, "pipelines", "init", "shop")
-        for engine in ("python", "java"):
-            hub.append("orders", [b"short", f"a long one for {engine}".encode()], types=["a", "b"])
-            options = ["--hub", hub.address, "--conf", f"spark.driver.extraJavaOptions={JAVA_OPTIONS}"]
-            headrace(tmp_path, "pipelines", "run", "shop", *options, engine=engine)
-        assert hub.payloads("orders.long") == [b"a long one for python", b"a long one for java"]
-        (status,) = json.loads(headrace(tmp_path, "pipeline", "ls", "--json", "--hub", hub.address))
-        assert (status["name"], status["state"]) == ("shop", "done")
-        files = (tmp_path / "shop" / "warehouse" / "orders").glob("*.parquet")
-        assert sorted(index for file in files for index in pq.read_table(file)["index"].to_pylist()) == [0, 1, 2, 3]
-    finally:
-        hub.close()
+def test_a_project_runs_again_and_again_with_either_engine(
+    tmp_path: Path, hub: ThreadHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the command with the Python engine, which Spark finds by itself, then by the hub with the Java engine: each
+    record is in the table once, and the stream that the sink writes has each result once."""
+
+    def status() -> Any:
+        return hub.call("pipeline.status", {"name": "shop"})
+
+    hub.create("orders")
+    headrace(tmp_path, "pipelines", "init", "shop")
+    hub.append("orders", [b"short", b"a long one for python"], types=["a", "b"])
+    options = ["--hub", hub.address, "--conf", f"spark.driver.extraJavaOptions={JAVA_OPTIONS}"]
+    headrace(tmp_path, "pipelines", "run", "shop", *options, engine="python")
+    assert hub.payloads("orders.long") == [b"a long one for python"]
+    assert status()["state"] == "done"
+
+    monkeypatch.setenv(VARIABLE, "java")
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+    hub.append("orders", [b"short", b"a long one for java"], types=["a", "b"])
+    hub.call("pipeline.start", {"name": "shop"})
+    wait_until(lambda: status()["report"]["batch"] == 0, "a run", RUN_S)
+    assert (status()["state"], status()["report"]["error"]) == ("running", "")  # it waits for the next run
+    assert hub.payloads("orders.long") == [b"a long one for python", b"a long one for java"]
+    hub.call("pipeline.stop", {"name": "shop"})
+    wait_until(lambda: status()["state"] == "stopped", "its end")
+    files = (tmp_path / "shop" / "warehouse" / "orders").glob("*.parquet")
+    assert sorted(index for file in files for index in pq.read_table(file)["index"].to_pylist()) == [0, 1, 2, 3]

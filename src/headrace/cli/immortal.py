@@ -309,13 +309,16 @@ def check(
 
 def _immortal_in(file: str) -> type[Immortal]:
     """The class of a program, by its file and, if there are several, its name."""
+    from headrace.immortals.running import only_read
+
     path, _, class_name = file.partition(":")
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     if spec is None or spec.loader is None or not Path(path).is_file():
         fail(f"there is no Python file {path}", code="bad-request", exit_code=2)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    with only_read():
+        spec.loader.exec_module(module)
     found = {
         each.__name__: each
         for each in vars(module).values()

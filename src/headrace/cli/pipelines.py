@@ -63,9 +63,9 @@ def run(
     spec = find_spec(directory)
     engine, access = choose_engine(), how.access()
     settings = settings_for(spec, engine, access, how.settings())
-    if how.master:
-        settings["spark.master"] = how.master
     arguments = ["run", "--full-refresh-all"] if full_refresh_all else ["run"]
+    if how.master:
+        arguments += ["--remote", how.master]
     if not quiet:
         notes().print(f"engine: {engine}", style="dim")
     runner = ProjectRunner(

@@ -7,7 +7,8 @@ import contextlib
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
 from headrace.client import Client
@@ -22,6 +23,17 @@ from headrace.protocols.ambrosia.verbs import ImmortalInfo
 logger = logging.getLogger("headrace.immortal")
 Kind = TypeVar("Kind", bound=Immortal)
 CHECKPOINT_S: Final = 10.0
+_only_read: ContextVar[bool] = ContextVar("_only_read", default=False)
+
+
+@contextlib.contextmanager
+def only_read() -> Iterator[None]:
+    """Programs that are imported meanwhile are looked at, and not run: `run` does nothing."""
+    token = _only_read.set(True)
+    try:
+        yield
+    finally:
+        _only_read.reset(token)
 
 
 class _Place:
@@ -134,6 +146,8 @@ def run(
     `hub` is the address of `headrace.connect` (127.0.0.1:7070, or `HEADRACE_HUB`), and so are `token`, `user`,
     `password` and `tls`. What it does is shown on standard error, unless `quiet`.
     """
+    if _only_read.get():
+        return
     with contextlib.suppress(KeyboardInterrupt):
         try:
             asyncio.run(_run(factory, name, hub, not quiet, connect))

@@ -117,6 +117,10 @@ def test_new_code_is_checked_and_methods_are_called(headrace: Command, served: S
     assert refused.code == 1
     assert "does not do what counter did" in refused.err
     assert '"amount":5' in refused.err
+    served_too = tmp_path / "program.py"
+    run = '\nfrom headrace.immortals import run\n\nrun(Counter, "counter", "127.0.0.1:1")\n'
+    served_too.write_text(head + body + poke.format("amount") + run)
+    assert "the same" in headrace("immortal", "check", "counter", str(served_too)).out
     for wrong in (str(empty), f"{same}:Nobody", str(tmp_path / "none.py")):
         assert headrace("immortal", "check", "counter", wrong).code == 2
     assert headrace("immortal", "call", "counter", "add", "[1]").code == 2

@@ -143,7 +143,7 @@ def settings_for(spec: Path, engine: Engine, access: Access, given: Mapping[str,
 
 
 def command_of(spec: Path, arguments: list[str]) -> list[str]:
-    """Spark's own program."""
+    """Spark's own program. It speaks Spark Connect: `--remote` is for masters, too, and `spark.master` is refused."""
     program = Path(pyspark.__file__).parent / "bin" / "spark-pipelines"
     return [str(program), *arguments, "--spec", str(spec.resolve())]
 
@@ -224,7 +224,7 @@ class ProjectRunner:
         self.report.batch += 1
         self.report.batch_ms = 1000 * (time.monotonic() - began_s)
         code = process.returncode
-        errors = [line for line in last if "rror" in line]
+        errors = [line for line in last if "rror" in line and not line.startswith("at ")]  # no frames of a stack
         self.report.error = "" if code == 0 else (errors or [f"it ended with code {code}"])[-1]
         return code == 0 or self.report.state == "stopped"
 
