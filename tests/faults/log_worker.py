@@ -68,7 +68,10 @@ async def run(directory: str, *, apart: bool) -> None:
     await hub.create_table("state")
     say("ready")
     tasks = [asyncio.create_task(append_without_end(hub, f"s{n}", random.Random())) for n in range(STREAMS)]
-    await asyncio.gather(*tasks)
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        await hub.close()  # threads that still run when Python ends may abort the process
 
 
 def main() -> None:

@@ -55,9 +55,7 @@ BUGS = {
     "a repeated sequence is stored again": Bug(
         "log/commit.py", "if last is not None and sequence <= last.sequence:", "if last is not None and sequence < 0:"
     ),
-    "compare and set does not compare": Bug(
-        "log/commit.py", "if not _expectation_holds(op.expect, previous):", "if False:"
-    ),
+    "compare and set does not compare": Bug("log/commit.py", "if not ops.holds(op.expect, previous):", "if False:"),
     "a cursor goes back": Bug(
         "log/commit.py", "elif op.index <= stored.index and not op.rewind:", "elif op.index == stored.index:"
     ),

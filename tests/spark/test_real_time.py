@@ -39,7 +39,10 @@ def test_a_record_becomes_none_one_or_many_rows_and_a_restart_goes_on(
     wait_for(hub, name, len(expected) + 2, again)
     again.stop()
     assert results(hub, name) == [*expected, b"2", b"2"]
-    assert hub.hub.producers(f"{name}=out") == {producer_name(query.id, again.runId, name, 0): len(counts) + 1}
+    ((producer, sequence),) = hub.hub.producers(f"{name}=out").items()
+    # The task of a query that is stopped lives a moment longer, and may still take the last record.
+    assert producer in {producer_name(query.id, run, name, 0) for run in (query.runId, again.runId)}
+    assert sequence == len(counts) + 1
 
 
 def test_batches_follow_each_other_and_an_old_checkpoint_does_no_harm(

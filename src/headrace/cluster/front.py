@@ -18,6 +18,7 @@ from headrace.cluster.route import Owner, Route
 from headrace.cluster.splice import End, connect
 from headrace.config.address import split_address
 from headrace.hub.peers import address_from
+from headrace.serving import sockets
 from headrace.serving.tcp import address_of
 from headrace.telemetry.log_lines import fields
 from headrace.telemetry.metrics import ClusterMetrics
@@ -151,14 +152,16 @@ class Front:
     def connections(self) -> int:
         return len(self._joined)
 
-    def stop_accepting(self) -> None:
+    async def stop_accepting(self) -> None:
         """Leave the port to the hub's own listener. Connections that are there stay."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        server, self._server = self._server, None
+        if server is not None:
+            sockets.accept_no_more(server)
+            await asyncio.sleep(0)
+            server.close()
 
     async def close(self) -> None:
-        self.stop_accepting()
+        await self.stop_accepting()
         for task in tuple(self._tasks):
             task.cancel()
         for client in tuple(self._joined):

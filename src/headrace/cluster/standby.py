@@ -228,8 +228,7 @@ class Standby:
 
     async def give_up(self, name: str) -> None:
         """The hub's own listener takes the port. Connections that wait here go there."""
-        self.fronts[name].stop_accepting()
-        await asyncio.sleep(0)
+        await self.fronts[name].stop_accepting()
 
     async def serves(self, hub: Hub) -> None:
         """The hub's own listeners are open: tell everybody."""

@@ -32,6 +32,14 @@ def deepen_backlog(server: asyncio.Server) -> None:
             same.listen(BACKLOG)
 
 
+def accept_no_more(server: asyncio.Server) -> None:
+    """What comes from now on waits in the kernel. Asyncio forgets a connection that it has accepted if the server is
+    closed before the loop's next turn, and its peer waits for ever: so this first, then a turn, then close."""
+    loop = asyncio.get_running_loop()
+    for each in server.sockets:
+        loop.remove_reader(each.fileno())
+
+
 def has_news(transport: asyncio.BaseTransport, events: int = 0) -> bool:
     """Whether something of `events` (`select.POLLIN`, …) waits, or the connection is gone altogether."""
     poll = select.poll()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -168,10 +169,26 @@ async def test_a_port_that_was_given_up_is_free_and_those_who_waited_are_served(
         reader, writer = await connected(front)
         writer.write(b"waits")
         await until(lambda: front._tasks)
-        front.stop_accepting()
+        await front.stop_accepting()
         async with serving(echo, front.address) as address:
             route.claimed(owner(1, "lines", address))
             assert await reader.readexactly(5) == b"waits"
+            writer.close()
+
+
+async def test_who_comes_in_the_moment_in_which_the_port_is_given_up_is_served() -> None:
+    """Accepted in one turn of the loop, in the next one the port is given up, and only then there is a transport."""
+    route, loop = Route("me"), asyncio.get_running_loop()
+    async with serving(echo) as address, opened(Front("lines", route, 30, Metrics().cluster)) as front:
+        route.claimed(owner(1, "lines", address))
+        given_up: list[asyncio.Task[None]] = []
+        with socket.create_connection(split_address(front.address)) as client:  # in the kernel: the loop stands
+            loop.call_soon(lambda: given_up.append(loop.create_task(front.stop_accepting())))
+            await until(lambda: given_up and given_up[0].done())
+            reader, writer = await asyncio.open_connection(sock=client)
+            writer.write(b"late")
+            async with asyncio.timeout(30):
+                assert await reader.readexactly(4) == b"late"
             writer.close()
 
 

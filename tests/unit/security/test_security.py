@@ -277,7 +277,7 @@ class TestUsersFile:
         (tmp_path / "users.json").unlink()
         (tmp_path / "users.json").mkdir()
         (tmp_path / "file").touch()
-        with pytest.raises(SecurityError, match="cannot be read: Is a directory"):
+        with pytest.raises(SecurityError, match="cannot be read: not a regular file"):
             security(tmp_path)
         with pytest.raises(SecurityError, match="cannot be read: Not a directory"):
             security(tmp_path / "file")

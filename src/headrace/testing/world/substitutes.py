@@ -53,6 +53,7 @@ def substituted(scheduler: Scheduler, network: Network, threads: Threads) -> Ite
         (runtime, "find_trim", lambda: None),  # what memory is free depends on more than the seed
         (sockets, "bound", lambda host, port: Socket((HOST, port or network.free_port()), ("", 0))),
         (sockets, "deepen_backlog", lambda server: None),
+        (sockets, "accept_no_more", lambda server: None),
         (sockets, "has_news", _has_news),
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
