@@ -173,16 +173,18 @@ class _Producer(Producer):
                 self._producer.produce(self._topic, value, key, partition, on_delivery=delivered)
                 return
             except BufferError:  # the client holds as much as it may
-                self._producer.poll(0.1)
+                self.poll(0.1)
             except KafkaException as error:
                 raise _error(error.args[0]) from error
 
     def poll(self, timeout_s: float) -> None:
-        self._producer.poll(timeout_s)
+        # The client raises here, once, what ends it for good. That is told to each message, and to whoever sends next.
+        with contextlib.suppress(KafkaException):
+            self._producer.poll(timeout_s)
 
     def close(self) -> None:
         self._producer.purge()
-        self._producer.poll(0)
+        self.poll(0)
 
 
 class _Consumer(Consumer):
