@@ -20,7 +20,7 @@ from headrace.admin.requests import Index
 from headrace.admin.streams import PartitionBounds, StreamDescription, StreamSegments, StreamSummary
 from headrace.admin.tables import TableSummary
 from headrace.client.batches import SqlResult
-from headrace.client.connection import CALL_TIMEOUT_S, Connection, Result, decode_result
+from headrace.client.connection import CALL_TIMEOUT_S, Connection, NeverSent, Result, decode_result
 from headrace.client.groups import BEAT_S, EXPIRE_S, Group
 from headrace.client.handles import Cursor, Table
 from headrace.client.immortals import ImmortalHandle, Owner
@@ -279,9 +279,10 @@ class Client:
                 return writer.send(batch, producer, sequence).result()
             except NotStored:  # for another caller's sake: his batch was refused, or he needed the place
                 self._forget_writer(stream, partition, writer)
-            except (Unreachable, NotHere) as error:  # the latter was not stored for sure
+            except (Unreachable, NotHere) as error:
                 self._forget_writer(stream, partition, writer)
-                if (producer is None and isinstance(error, Unreachable)) or time.monotonic() > give_up:
+                may_repeat = producer is not None or isinstance(error, NotHere | NeverSent)  # those were not stored
+                if not may_repeat or time.monotonic() > give_up:
                     raise
                 time.sleep(RETRY_PAUSE_S)
             except HeadraceError:

@@ -50,6 +50,10 @@ class NotBegun(Unreachable):
     """The hub stops and did not take the call. Its gRPC lets calls that have begun end by themselves."""
 
 
+class NeverSent(NotBegun):
+    """Nobody was there to take the call: no byte of it has left this machine."""
+
+
 def to_headrace_error(error: BaseException, address: str, *, has_tls: bool | None = None) -> HeadraceError:
     """The error the hub sent, or what the failure of the connection means. `has_tls` says how the connection was tried
     when it never came to be: then TLS may be the reason, and its absence too."""
@@ -138,7 +142,7 @@ class Connection:
         if len(self._locations) > 1 and isinstance(found, Unreachable) and not isinstance(found, NotBegun):
             self._move_on()
             if SENT_TO_NOBODY in str(error):
-                return NotBegun(str(found))
+                return NeverSent(str(found))
         return found
 
     def _move_on(self) -> None:

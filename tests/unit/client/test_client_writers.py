@@ -1,6 +1,7 @@
 """Writers of the SDK and appends of many callers, against a real hub over a real socket."""
 
 import contextlib
+import socket
 import threading
 from types import SimpleNamespace
 
@@ -30,6 +31,16 @@ def test_a_writer_has_many_batches_under_way(client):
     assert client.producer_sequence("orders", "w") == 99
     with pytest.raises(errors.Closed):
         writer.append(b"x")
+
+
+def test_what_was_sent_to_nobody_goes_to_the_next_address(client):
+    """It carries no sequence, and cannot have been stored."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        with headrace.connect(f"127.0.0.1:{nobody.getsockname()[1]},{client.address}") as other:
+            assert other.append("orders", [b"a", b"b"]).count == 2
+            assert other.address == client.address
+    assert payloads(client.read("orders")) == [b"a", b"b"]
 
 
 def test_what_was_sent_cannot_be_called_back_and_the_writer_goes_on(client):
