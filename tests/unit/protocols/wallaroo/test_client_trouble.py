@@ -24,18 +24,26 @@ def connector(address: str, attempts_max: int) -> Connector:
 async def hub_that_says(*said: frames.Frame) -> AsyncIterator[str]:
     """The address of something that takes a HELLO, answers with these frames and hangs up; or is silent for good."""
 
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError):
-            await reader.read(1)
-            writer.write(b"".join(V3.encode(frame) for frame in said))
-            if not said:
-                await reader.read()
-        writer.close()
+    talking: set[asyncio.Task[None] | None] = set()
 
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
-    async with server:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talking.add(asyncio.current_task())
+        try:
+            with suppress(ConnectionError):
+                await reader.read(1)
+                writer.write(b"".join(V3.encode(frame) for frame in said))
+                if not said:
+                    await reader.read()
+        finally:
+            writer.close()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
         host, port = server.sockets[0].getsockname()
         yield f"{host}:{port}"
+        await asyncio.sleep(0)  # who has come last has begun to talk
+        for task in filter(None, talking):
+            task.cancel()
+        await asyncio.gather(*filter(None, talking), return_exceptions=True)
 
 
 async def test_a_hub_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
