@@ -167,6 +167,7 @@ def running_demo(directory: Path, with_spark: bool) -> Iterator[str]:
             process.kill()
             process.wait()
         reader.join(10)
+        process.stdout.close()
 
 
 def _console_address(process: subprocess.Popen[str], lines: list[str]) -> str:

@@ -10,6 +10,7 @@ OTHER" is printed when it is acknowledged. Some are larger than a message of Kaf
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import sys
 import uuid
@@ -70,7 +71,7 @@ def main() -> None:
         asyncio.run(run(directory, servers, prefix, float(more[0]) if more else 60))
     except LogFailed as error:
         say(f"failed {error}")
-        sys.exit(4)
+        os._exit(4)  # at once: threads that still run when Python ends may abort the process
     except HeadraceError as error:
         say(f"refused {error.code} {error}")
         sys.exit(1)
