@@ -10,6 +10,8 @@ import pytest
 
 import headrace
 from headrace.admin import openapi
+from headrace.client.connection import NeverSent, NotBegun
+from headrace.client.puts import NotStored
 from headrace.errors import HeadraceError, error_classes
 from headrace.protocols.flight import codec
 from headrace.protocols.flight.bridge import to_flight_error
@@ -21,6 +23,7 @@ RETRIABLE = {
     "DiskFull",
     "LogFailed",
     "NotHere",
+    "NeverSent",
     "NotBegun",
     "NotStored",
     "StoreUnavailable",
@@ -57,7 +60,7 @@ def test_what_may_be_tried_again() -> None:
     retriable = {kind for kind in every_class() if kind.retriable}
     assert {kind.__name__ for kind in retriable} == RETRIABLE
     assert {kind.status for kind in retriable} == {HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.INSUFFICIENT_STORAGE}
-    for kind in retriable - {headrace.client.puts.NotStored, headrace.client.connection.NotBegun}:
+    for kind in retriable - {NeverSent, NotBegun, NotStored}:
         assert kind.__module__ == "headrace.errors", "a client may not have imported it"
 
 
@@ -65,7 +68,7 @@ def test_the_api_document_names_the_statuses_of_the_classes() -> None:
     assert {kind.status for kind in every_class()} == set(openapi._MEANING_OF_STATUS)
 
 
-@pytest.mark.parametrize("name", sorted(RETRIABLE - {"NotBegun", "NotStored"}))
+@pytest.mark.parametrize("name", sorted(RETRIABLE - {"NeverSent", "NotBegun", "NotStored"}))
 def test_flight_says_unavailable(name: str) -> None:
     error = getattr(headrace.errors, name)("later")
     sent = to_flight_error(error)
