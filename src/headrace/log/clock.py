@@ -14,6 +14,11 @@ class Clock(Protocol):
         ...
 
 
+def has_passed(wait_us: int, since_us: int, now_us: int) -> bool:
+    """Whether this long has passed. A clock that was set back cannot tell: then it has, and the next wait begins."""
+    return not since_us <= now_us < since_us + wait_us
+
+
 class SystemClock:
     """The machine's own clock."""
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from headrace.errors import HeadraceError
 from headrace.log import ops, retention, segment, snapshot
+from headrace.log.clock import has_passed
 from headrace.log.compaction import Compaction
 from headrace.log.partition import Partition
 from headrace.log.sealer import Sealing
@@ -42,6 +43,7 @@ FREED_AT_ONCE = 2_000
 FREE_PAUSE_S = 0.0005
 """What a table or a tail held is freed so many entries at a time, with so long a pause: freeing a million at once would
 hold up all other threads of the process."""
+NEVER_US = -(1 << 62)
 REST_US = 10_000_000
 """So long at least is between two snapshots that are taken only because nothing happens."""
 REST_ENTRIES_MAX = 10_000
@@ -54,7 +56,7 @@ class Maintenance:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._due_us = 0
+        self._turned_us = NEVER_US
         self._reuses_files = True
         self._rested_us = 0
         self._keeps_garbage = False
@@ -136,9 +138,9 @@ class Maintenance:
 
     def _step(self) -> bool:
         now_us = self._log.clock.now_us()
-        is_due = now_us >= self._due_us
+        is_due = has_passed(int(self._log.settings.maintenance_interval_s * 1_000_000), self._turned_us, now_us)
         if is_due:
-            self._due_us = now_us + int(self._log.settings.maintenance_interval_s * 1_000_000)
+            self._turned_us = now_us
         # What makes room comes first: on a full disk all the rest may fail.
         self.shared.settle(self._tell)
         looked = self.shared.orphans.step(now_us)
@@ -268,7 +270,7 @@ class Maintenance:
         state, now_us = log.state, log.clock.now_us()
         if log.store.is_shared or log.marked_sequence != state.sequence or state.sequence in sequences:
             return False
-        if now_us - self._rested_us < REST_US or _entries(state) > REST_ENTRIES_MAX:
+        if not has_passed(REST_US, self._rested_us, now_us) or _entries(state) > REST_ENTRIES_MAX:
             return False
         self._rested_us = now_us
         return True

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from headrace.errors import BadRequest
 from headrace.log import backup, journal, shared_backup, snapshot, transfer
 from headrace.log.disk import OsDisk, fsync_directory
+from headrace.log.doctor import check_blobs
 from headrace.log.journal import FileJournal
 from headrace.log.journal_port import JournalPort
 from headrace.log.reading import LogView
@@ -58,8 +59,8 @@ def into_journal(
             _check_empty(target, store)
             state = transfer.frozen(source.state)
             copied = transfer.copy_blobs(state, source.store, store, progress)
+            backup.copy_others(data, home)  # before the log counts: one without its users would let everybody in
             _begin(target, state, store)
-        backup.copy_others(data, home)
         compared = 0
         if verify:
             with _shared_view(target, home) as view:
@@ -134,12 +135,13 @@ def _refuse_frames(taken: JournalPort) -> None:
 
 @contextmanager
 def _directory(data: Path) -> Iterator[LogView]:
-    """What a data directory holds. Nothing is changed."""
+    """What a data directory holds, every checksum of which is right. Nothing is changed."""
     disk = OsDisk(data)
     try:
         store = DirectoryStore(disk)
         found = recover(FileJournal(disk, 0, 0), store, repair=False)
-        _refuse_damage(found.report.damage, str(data))
+        findings = [*found.report.findings, *check_blobs(store, found.state)]
+        _refuse_damage([finding for finding in findings if finding.is_damage], str(data))
         yield LogView(found.state, store, OPEN_SEGMENTS_MAX)
     finally:
         disk.close()

@@ -31,6 +31,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from headrace.log.clock import has_passed
 from headrace.log.disk import OsDisk, SyncFailed, is_final
 from headrace.log.segment import SegmentRef, write_segment
 from headrace.log.store import DirectoryStore, Store
@@ -140,7 +141,7 @@ class Sealing:
 
     def rest(self, now_us: int) -> None:
         """Let a process go that has had nothing to do for a while."""
-        if self.process is not None and now_us - self._used_us > self._idle_us:
+        if self.process is not None and has_passed(self._idle_us, self._used_us, now_us):
             self.close()
 
     def close(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from headrace.log.clock import has_passed
+
 if TYPE_CHECKING:
     from headrace.log.log import Log
 
@@ -59,7 +61,7 @@ class LogThreads:
                     continue
                 marked = False
                 waited_s = 0.0
-                if log.clock.now_us() - proved_us > PROOF_US:
+                if has_passed(PROOF_US, proved_us, log.clock.now_us()):
                     log.prove()
                     proved_us = log.clock.now_us()
 

@@ -86,17 +86,19 @@ class Signature(NamedTuple):
 
 
 class Certificate(NamedTuple):
-    """A connection whose protocol has no login: the user that its client certificate names, or nobody."""
+    """A connection whose protocol has no login: the user that its client certificate names, or nobody. One with several
+    common names is refused: which of them the authority has looked at, nobody knows."""
 
     transport: asyncio.BaseTransport
 
     def check(self, door: Admission, peer: str) -> Principal | None:
         certificate = self.transport.get_extra_info("peercert") or {}
-        for parts in certificate.get("subject", ()):
-            for field, value in parts:
-                if field == "commonName" and (principal := door.security.certificate_principal(value)) is not None:
-                    return principal
-        return door.security.anonymous()
+        parts = [part for parts in certificate.get("subject", ()) for part in parts]
+        names = [value for field, value in parts if field == "commonName"]
+        if len(names) > 1:
+            return None
+        principal = door.security.certificate_principal(names[0]) if names else None
+        return principal or door.security.anonymous()
 
 
 class Password(NamedTuple):

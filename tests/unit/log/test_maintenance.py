@@ -234,6 +234,21 @@ def test_max_hold_overrules_a_cursor_and_says_so(caplog: pytest.LogCaptureFixtur
     assert "max_hold_s" in caplog.text
 
 
+def test_a_clock_that_is_set_back_does_not_stop_background_work() -> None:
+    log, clock = make(merge_segments_min=100)
+    do(log, ops.SetOptions("s", ops.StreamOptions(retention_bytes=10_000)))
+    pass_interval(log, clock)
+    fill(log, "s", 200)
+    maintain(log)
+    pass_interval(log, clock, -3600.0)
+    first = log.partition("s").first
+    assert first > 0
+    fill(log, "s", 200, 200)
+    maintain(log)
+    pass_interval(log, clock, 6.0)
+    assert log.partition("s").first > first, "and then as often as before"
+
+
 def test_streams_without_retention_keep_everything() -> None:
     log, clock = make()
     fill(log, "s", 100)

@@ -11,7 +11,7 @@ import pytest
 from unit.log.test_shared import FarStore, Owner, Place, checkpoint, do, expected, fill, filled, numbers, settle, work
 
 from headrace.config import Log as LogSettings
-from headrace.errors import BadRequest, Damaged, StoreUnavailable
+from headrace.errors import BadRequest, StoreUnavailable
 from headrace.log import backup, moving, ops, transfer
 from headrace.log.batch import Batch
 from headrace.log.cached_store import CACHE, CachedStore
@@ -20,7 +20,7 @@ from headrace.log.disk import OsDisk
 from headrace.log.frame import EncodedFrame
 from headrace.log.journal_port import JournalPort, Unrecoverable
 from headrace.log.log import Log
-from headrace.log.store import DirectoryStore
+from headrace.log.store import BlobDamaged, DirectoryStore
 from headrace.log.transfer import CopyDiffers
 from headrace.testing import FakeClock, MemoryJournal, MemoryStore
 
@@ -187,6 +187,16 @@ def test_nothing_counts_before_the_first_frame(data: Path, far: Far, tmp_path: P
     moving.into_journal(data, far, tmp_path / "hub")
 
 
+def test_users_are_there_before_the_log_counts(data: Path, far: Far, tmp_path: Path) -> None:
+    users = tmp_path / "hub" / "users.json"
+
+    def look(frames: list[EncodedFrame]) -> None:
+        assert users.exists(), "a move that is cut off here is a hub that lets everybody in"
+
+    far.fails = look
+    moving.into_journal(data, far, tmp_path / "hub")
+
+
 def test_a_log_is_not_moved_onto_another(data: Path, far: Far, tmp_path: Path) -> None:
     moving.into_journal(data, far, tmp_path / "hub")
     with pytest.raises(BadRequest, match="a log in the journal already"):
@@ -209,17 +219,45 @@ def test_what_cannot_be_moved_is_said(data: Path, far: Far, tmp_path: Path) -> N
         moving.into_journal(data, far, tmp_path / "hub")
 
 
-def test_damage_is_not_moved(data: Path, far: Far, tmp_path: Path) -> None:
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("what", ["a record", "a segment", "a checkpoint"])
+def test_damage_is_not_moved(data: Path, far: Far, tmp_path: Path, what: str, verify: bool) -> None:
+    whole = shutil.copytree(data, tmp_path / "whole")
     segment = min((data / "segments/1/0").iterdir())
-    whole = segment.read_bytes()
-    at = whole.index(b"30" * 10)
-    segment.write_bytes(whole[:at] + b"x" + whole[at + 1 :])
-    with pytest.raises(Damaged, match="indexes"):
-        moving.into_journal(data, far, tmp_path / "hub")
-    segment.unlink()
-    far.kept = MemoryJournal()
+    if what == "a record":
+        garble(segment, b"30" * 10)
+    elif what == "a segment":
+        segment.unlink()
+    else:
+        garble(next((data / "checkpoints").iterdir()), b"state" * 10)
     with pytest.raises(BadRequest, match="is damaged"):
-        moving.into_journal(data, far, tmp_path / "hub2")
+        moving.into_journal(data, far, tmp_path / "hub", verify=verify)
+    moving.into_journal(whole, far, tmp_path / "hub")  # nothing was there that is in its way
+    log = far.open(tmp_path / "another")
+    check(log)
+    log.close()
+
+
+def garble(path: Path, what: bytes) -> None:
+    whole = path.read_bytes()
+    at = whole.index(what)
+    path.write_bytes(whole[:at] + b"?" + whole[at + 1 :])
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_damage_in_a_store_is_not_moved_back(data: Path, far: Far, tmp_path: Path, verify: bool) -> None:
+    moving.into_journal(data, far, tmp_path / "hub")
+    shutil.rmtree(tmp_path / "hub" / CACHE)
+    name = next(name for name in far.far.blobs if name.startswith("segments/1/0"))
+    blob = far.far.blobs[name]
+    at = blob.index(b"30" * 10)
+    far.far.blobs[name] = blob[:at] + b"?" + blob[at + 1 :]
+    with pytest.raises(BlobDamaged):
+        moving.into_directory(far, tmp_path / "hub", tmp_path / "back", verify=verify)
+    assert list((tmp_path / "back").iterdir()) == []
+    far.far.blobs[name] = blob
+    shutil.rmtree(tmp_path / "hub" / CACHE)
+    moving.into_directory(far, tmp_path / "hub", tmp_path / "back", verify=verify)
 
 
 def test_a_move_back_that_is_cut_off_leaves_no_directory(data: Path, far: Far, tmp_path: Path) -> None:

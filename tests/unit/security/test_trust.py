@@ -22,13 +22,21 @@ from headrace.serving.runtime import LISTENERS, Runtime
 
 NOW = datetime.datetime.now(datetime.UTC)
 DAY = datetime.timedelta(days=1)
+Subject = list[list[tuple[x509.ObjectIdentifier, str]]]
+"""The names of a certificate, and the parts of each."""
 
 
 class Maker:
     """A certificate and its key, signed by itself or by another."""
 
-    def __init__(self, name: str, issuer: "Maker | None" = None, *, authority: bool = True) -> None:
-        self.name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    def __init__(
+        self, name: str, issuer: "Maker | None" = None, *, authority: bool = True, subject: Subject | None = None
+    ) -> None:
+        """`subject` for one with other names than a common name."""
+        parts = subject or [[(x509.NameOID.COMMON_NAME, name)]]
+        self.name = x509.Name(
+            [x509.RelativeDistinguishedName([x509.NameAttribute(*each) for each in names]) for names in parts]
+        )
         self.key = ec.generate_private_key(ec.SECP256R1())
         by = issuer or self
         self.certificate = (
