@@ -2,7 +2,7 @@
 
 import { call } from "./api.js";
 import { ask, attempt, command, line } from "./dialogs.js";
-import { asText, count, decode, empty, fill, h, head, hex, moment, number, streamLink } from "./dom.js";
+import { allow, asText, count, decode, empty, fill, h, head, hex, moment, number, streamLink } from "./dom.js";
 import { table } from "./table.js";
 
 const SUFFIX = ".dead";
@@ -44,6 +44,9 @@ export async function deadPage(root, parts, view) {
   }
 
   function section(row, letters) {
+    const some = letters.length < row.records;
+    const again = h("button", { type: "button", onclick: () => redrive(row, letters) }, some ? `Send the oldest ${number(letters.length)} again` : "Send all again");
+    allow(again, letters.length > 0);
     return h(
       "section",
       { class: "card", "aria-label": `Letters in ${row.name}` },
@@ -53,11 +56,7 @@ export async function deadPage(root, parts, view) {
         h("h2", {}, streamLink(row.name)),
         h("span", { class: "quiet" }, count(row.records, "letter")),
         h("span", { class: "push" }),
-        h(
-          "button",
-          { type: "button", disabled: !letters.length, onclick: () => redrive(row, letters) },
-          letters.length < row.records ? `Send the oldest ${number(letters.length)} again` : "Send all again",
-        ),
+        again,
       ),
       table(
         [

@@ -21,9 +21,30 @@ export const h = (tag, attributes = {}, ...children) => filled(document.createEl
 export const svg = (tag, attributes = {}, ...children) =>
   filled(document.createElementNS(SVG, tag), attributes, children);
 
+// What is put in takes the place of what was there. If that had the focus, the control of the same name has it now.
 export function fill(parent, ...children) {
+  const focused = document.activeElement;
+  const had = focused !== parent && parent.contains(focused) ? called(focused) : null;
   parent.replaceChildren(...kept(children));
+  if (had && !parent.contains(document.activeElement)) controls(parent).find((one) => called(one) === had)?.focus({ preventScroll: true });
   return parent;
+}
+
+const controls = (parent) => [...parent.querySelectorAll("a[href], button, input, select, textarea, [tabindex]")];
+const called = (control) => `${control.tagName} ${control.getAttribute("aria-label") ?? control.name ?? ""} ${control.textContent}`;
+
+// Whether a control can be used now. One that is `disabled` would lose the focus, and the keyboard its place on the page.
+export function allow(control, able) {
+  if (able) control.removeAttribute("aria-disabled");
+  else control.setAttribute("aria-disabled", "true");
+}
+addEventListener("click", (event) => event.target.closest?.("[aria-disabled=true]") && (event.preventDefault(), event.stopImmediatePropagation()), true);
+
+// Show a control or not. The one beside it takes over the focus, once all of them have been shown or hidden.
+export function hide(control, hidden) {
+  const focused = hidden && control.contains(document.activeElement);
+  control.hidden = hidden;
+  if (focused) queueMicrotask(() => control.hidden && controls(control.parentElement).find((one) => one.offsetParent)?.focus({ preventScroll: true }));
 }
 
 // The same for what changes by itself: not while someone is in it with the keyboard, or has scrolled it to read.

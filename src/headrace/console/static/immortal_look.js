@@ -3,7 +3,7 @@
 
 import { call } from "./api.js";
 import { choice } from "./dialogs.js";
-import { count, empty, fill, h, json, moment, pill, refill, seconds } from "./dom.js";
+import { allow, count, empty, fill, h, json, moment, pill, refill, seconds } from "./dom.js";
 import { cancel, fulfil } from "./immortal_actions.js";
 import { table } from "./table.js";
 
@@ -46,7 +46,8 @@ export function lookPanel(view) {
     if (methods.keyed) await chooseKey(one);
     const places = [...one.checkpoints, null]; // the last is now
     const at = Math.min(state.at ?? places.length - 1, places.length - 1);
-    Object.assign(scrub, { max: places.length - 1, value: at, disabled: places.length < 2 });
+    Object.assign(scrub, { max: places.length - 1, value: at });
+    allow(scrub, places.length > 1);
     try {
       await (places[at] === null ? now(one, methods) : saved(one, places[at]));
     } catch (error) {

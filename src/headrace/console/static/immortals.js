@@ -2,7 +2,7 @@
 
 import { call, callIfThere } from "./api.js";
 import { attempt, menu } from "./dialogs.js";
-import { bytes, count, empty, facts, fill, h, head, meter, moment, number, pill, refill, seconds, streamLink, today } from "./dom.js";
+import { allow, bytes, count, empty, facts, fill, h, head, hide, meter, moment, number, pill, refill, seconds, streamLink, today } from "./dom.js";
 import { liveTable } from "./table.js";
 import { callMethod, checkpoint, forget, handOver, register, replay } from "./immortal_actions.js";
 import { lookPanel } from "./immortal_look.js";
@@ -166,9 +166,9 @@ export async function immortalsPage(root, [chosen], view) {
     state.first = entries[0]?.index ?? one.log_first;
     title.textContent = one.name;
     fill(badge, pill(one.state, kinds[one.state] ?? "warn"));
-    take.disabled = one.state !== "running";
-    again.disabled = !one.checkpoints.length;
-    ring.hidden = !state.methods?.methods.length;
+    allow(take, one.state === "running");
+    allow(again, one.checkpoints.length > 0);
+    hide(ring, !state.methods?.methods.length);
     refill(
       about,
       facts([
@@ -200,8 +200,8 @@ export async function immortalsPage(root, [chosen], view) {
     );
     const strip = picture.querySelector(".timeline-scroll");
     if (strip && state.start === null) strip.scrollLeft = strip.scrollWidth; // the newest
-    earlier.disabled = state.first <= one.log_first;
-    newest.disabled = state.start === null;
+    allow(earlier, state.first > one.log_first);
+    allow(newest, state.start !== null);
     range.textContent = entries.length
       ? `index ${number(state.first)} to ${number(entries.at(-1).index)} of ${number(one.log_next)}`
       : "";

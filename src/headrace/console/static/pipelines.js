@@ -3,7 +3,7 @@
 import { call } from "./api.js";
 import { LineChart, Recent } from "./charts.js";
 import { ask, attempt, choice, command, field, form, line, menu, note, ways } from "./dialogs.js";
-import { bytes, count, empty, facts, fill, h, head, links, number, pill, refill, seconds, streamLink } from "./dom.js";
+import { bytes, count, empty, facts, fill, h, head, hide, links, number, pill, refill, seconds, streamLink } from "./dom.js";
 import { table } from "./table.js";
 
 const kinds = { running: "good", failed: "bad", lost: "bad", starting: "warn", restarting: "warn" };
@@ -101,9 +101,9 @@ export async function pipelinesPage(root, parts, view) {
         one.chart.update([history.length ? history.map((moment) => moment[one.key]) : [0]], 1, null, recent.now());
       }
       const runs = ALIVE.includes(status.state);
-      begin.hidden = runs || definition === null; // one that is defined elsewhere is started there
-      more.hidden = definition === null;
-      end.hidden = !runs;
+      hide(begin, runs || definition === null); // one that is defined elsewhere is started there
+      hide(more, definition === null);
+      hide(end, !runs);
       refill(
         about,
         facts([

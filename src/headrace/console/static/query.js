@@ -3,7 +3,7 @@
 import { call, callIfThere } from "./api.js";
 import { LineChart } from "./charts.js";
 import { attempt, copy, line, menu } from "./dialogs.js";
-import { bytes, count, decode, empty, fill, h, head, hex, number, readable, seconds } from "./dom.js";
+import { allow, bytes, count, decode, empty, fill, h, head, hex, hide, number, readable, seconds } from "./dom.js";
 import { table } from "./table.js";
 
 const KEPT = 30;
@@ -72,8 +72,8 @@ export async function queryPage(root, parts, view) {
     state.id = id;
     localStorage.setItem(HISTORY, JSON.stringify([sql, ...past().filter((one) => one !== sql)].slice(0, KEPT)));
     view.keep({ sql, stream: null, table: null });
-    cancel.hidden = false;
-    run.disabled = true;
+    hide(cancel, false);
+    allow(run, false);
     const began = Date.now();
     const watching = setInterval(() => progress(id, began), 500);
     try {
@@ -86,8 +86,8 @@ export async function queryPage(root, parts, view) {
     } finally {
       clearInterval(watching);
       state.id = null;
-      cancel.hidden = true;
-      run.disabled = false;
+      hide(cancel, true);
+      allow(run, true);
     }
   }
 
@@ -119,7 +119,8 @@ export async function queryPage(root, parts, view) {
     );
     const place = h("div", { class: "card results" }, cells);
     const asTable = h("button", { type: "button", "aria-pressed": "true", onclick: () => flip(false) }, "Table");
-    const asChart = h("button", { type: "button", "aria-pressed": "false", disabled: !numbers.length || rows.length < 2, onclick: () => flip(true) }, "Chart");
+    const asChart = h("button", { type: "button", "aria-pressed": "false", onclick: () => flip(true) }, "Chart");
+    allow(asChart, numbers.length > 0 && rows.length > 1);
     function flip(charted) {
       asTable.setAttribute("aria-pressed", String(!charted));
       asChart.setAttribute("aria-pressed", String(charted));

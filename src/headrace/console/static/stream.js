@@ -6,6 +6,7 @@ import { cursorState } from "./cursors.js";
 import { ask, attempt, choice, curl, field, form, line, menu, NOT_HEX } from "./dialogs.js";
 import {
   ago,
+  allow,
   bytes,
   count,
   empty,
@@ -14,6 +15,7 @@ import {
   fill,
   h,
   head,
+  hide,
   moment,
   number,
   pill,
@@ -218,9 +220,9 @@ export async function streamPage(root, [stream], view) {
     const wanted = filters.values();
     const kept = filters.used() ? state.records.filter((record) => fits(record, wanted)) : state.records;
     rows.update(state.following ? kept.slice(-LIVE_SHOWN).reverse() : kept);
-    search.hidden = !filters.used() || (reading.atEnd && !state.following);
-    earlier.disabled = state.following || reading.atStart;
-    later.disabled = state.following || reading.atEnd;
+    hide(search, !filters.used() || (reading.atEnd && !state.following));
+    allow(earlier, !state.following && !reading.atStart);
+    allow(later, !state.following && !reading.atEnd);
     const range = state.records.length
       ? `${number(state.records[0].index)} to ${number(state.records.at(-1).index)}`
       : "nothing";

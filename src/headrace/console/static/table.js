@@ -1,6 +1,6 @@
 // Tables that change under the reader's hands: rows and cells that stay the same are left alone, with their focus.
 
-import { count, fill, h, number } from "./dom.js";
+import { allow, count, fill, h, number } from "./dom.js";
 
 // columns: { title, cell(row), number (0 is grey, unless it is a place), wrap, minor and least (left out where it is narrow), sort }; sort: { by, descending, on(by) }.
 // options: label, key(row), empty (an element), onOpen(row), isOpen(row), and stamp(row): rows with the same stamp look the same,
@@ -116,7 +116,7 @@ function refill(old, fresh) {
   old.querySelectorAll("button, a").forEach((control, at) => {
     if (!controls[at]) return;
     control.textContent = controls[at].textContent;
-    control.disabled = controls[at].disabled;
+    allow(control, !controls[at].ariaDisabled);
   });
 }
 
@@ -138,19 +138,21 @@ export function table(columns, rows, options) {
   return made.element;
 }
 
-// Which page of a list this is, and the way to the others; only how many there are where one page holds all.
-export function pager(rows, thing, go) {
+// Which page of a list this is, and the way to the others; only how many there are where one page holds all. Of a list
+// whose length nobody knows (`open`), `total` is what is known of it: one more than the page if there is another.
+export function pager(rows, thing, go, things = `${thing}s`) {
   let at = 0;
   const button = (title, by) => h("button", { type: "button", onclick: () => go(Math.max(0, at + by)) }, title);
   const [previous, next] = [button("Previous", -rows), button("Next", rows)];
   const said = h("span", { class: "quiet", role: "status" });
-  function update(offset, total) {
+  function update(offset, total, open = false) {
     at = offset;
     const to = Math.min(offset + rows, total);
     previous.hidden = next.hidden = total <= rows && !offset;
-    previous.disabled = !offset;
-    next.disabled = to >= total;
-    said.textContent = next.hidden ? count(total, thing) : `${number(offset + 1)} to ${number(to)} of ${number(total)}`;
+    allow(previous, offset > 0);
+    allow(next, to < total);
+    const range = to > offset ? `${number(offset + 1)} to ${number(to)}` : "none";
+    said.textContent = next.hidden ? count(total, thing, things) : open && to < total ? range : `${range} of ${number(total)}`;
   }
   return { element: h("div", { class: "bar push" }, previous, said, next), update };
 }

@@ -3,7 +3,7 @@
 import { call } from "./api.js";
 import { ask, attempt, command, curl, field, form, line, menu, NOT_HEX, note } from "./dialogs.js";
 import { asText, bytes, count, decode, empty, encode, fill, h, head, hex, json, number, place, readable, searchField, unhex, utf8 } from "./dom.js";
-import { liveTable } from "./table.js";
+import { liveTable, pager } from "./table.js";
 
 const ROWS = 100;
 
@@ -72,7 +72,7 @@ export async function tablesPage(root, parts, view) {
 
 export async function tablePage(root, [table], view) {
   const state = { offset: Number(view.shown.offset ?? 0) };
-  const places = h("div", { class: "bar" });
+  const places = pager(ROWS, "entry", go, "entries");
   const rows = liveTable(
     [
       { title: "Key", wrap: true, cell: (row) => cell(row.key) },
@@ -102,25 +102,20 @@ export async function tablePage(root, [table], view) {
         { title: "Delete the table…", danger: true, on: drop },
       ]),
     ),
-    h("div", { class: "bar" }, h("span", { class: "push" }), places),
+    h("div", { class: "bar" }, places.element),
     h("div", { class: "card" }, rows.element),
   );
 
   async function refresh() {
     const items = await call("table.items", { table, offset: state.offset, limit: ROWS + 1 });
     rows.update(items.slice(0, ROWS));
-    const step = (by) => () => {
-      state.offset = Math.max(0, state.offset + by);
-      view.keep({ offset: state.offset || null });
-      view.now();
-    };
-    places.hidden = !state.offset && items.length <= ROWS;
-    fill(
-      places,
-      h("button", { type: "button", disabled: !state.offset, onclick: step(-ROWS) }, "Previous"),
-      h("span", { class: "quiet" }, items.length ? `${number(state.offset + 1)} to ${number(state.offset + Math.min(items.length, ROWS))}` : "none"),
-      h("button", { type: "button", disabled: items.length <= ROWS, onclick: step(ROWS) }, "Next"),
-    );
+    places.update(state.offset, state.offset + items.length, true);
+  }
+
+  function go(offset) {
+    state.offset = offset;
+    view.keep({ offset: offset || null });
+    view.now();
   }
 
   async function put(row) {
