@@ -101,6 +101,7 @@ class Sealing:
         self.process: Sealer | None = None
         self.apart = 0
         """How many segments were made elsewhere."""
+        self._rested_apart = 0
 
     def seal(
         self, stream: str, stream_id: int, partition: int, entries: Sequence[TailEntry], now_us: int
@@ -140,9 +141,15 @@ class Sealing:
             raise SealerGone(f"it could not be started: {error}") from error
 
     def rest(self, now_us: int) -> None:
-        """Let a process go that has had nothing to do for a while."""
-        if self.process is not None and has_passed(self._idle_us, self._used_us, now_us):
+        """Give memory back that was not used since the last call, and let a process go that has had nothing to do for
+        a while."""
+        if self.process is None:
+            return
+        if has_passed(self._idle_us, self._used_us, now_us):
             self.close()
+        elif self.apart == self._rested_apart:
+            self.process.release()
+        self._rested_apart = self.apart
 
     def close(self) -> None:
         if self.process is not None:
@@ -194,6 +201,10 @@ class Sealer:
             raise (SyncFailed if answer.is_final else OSError)(answer.errno, answer.text)
         return SegmentRef(answer.first, answer.next, answer.path, answer.bytes)
 
+    def release(self) -> None:
+        """The memory that both map; the next segment takes it again."""
+        self._memory.release()
+
     def close(self) -> None:
         """Returns when the process is gone, and the lock is ours alone."""
         self._socket.close()
@@ -219,6 +230,12 @@ class _Memory:
             os.posix_fallocate(self.descriptor, 0, size + size // 4)
             self._mapped = np.frombuffer(mmap.mmap(self.descriptor, 0), np.uint8)
         np.concatenate([np.frombuffer(body, np.uint8) for body in bodies], out=self._mapped[:size])
+
+    def release(self) -> None:
+        """The process keeps its map: it looks at no more of it than was filled again."""
+        if len(self._mapped):
+            self._mapped = np.empty(0, np.uint8)
+            os.ftruncate(self.descriptor, 0)
 
     def close(self) -> None:
         os.close(self.descriptor)

@@ -27,6 +27,8 @@ LARGE_BYTES = 4 * MIB
 PIECES_S = 0.1
 COLLECT_AFTER = (2_000, 3, 200)
 """New objects, and how often each generation but the oldest is looked at before the next is."""
+LESS_BYTES = 16 * MIB
+"""A process that is smaller by this much than it was has let go of something."""
 PAUSE_MAX = 64
 """The most looks, one every `QUIET_S`, between two tries that did not help."""
 
@@ -97,15 +99,20 @@ async def trim_when_quiet(
 ) -> None:
     """Trim once after each burst: when `activity` has moved since the last trim and now stands still; or, although
     others are at work, when the process has grown much. What did not go then may have been in use then: it is tried
-    again, more and more seldom as long as it does not help."""
+    again, more and more seldom as long as it does not help, and soon when the process has become smaller: somebody has
+    let go of something."""
     if trim is None:
         return
     seen = trimmed = activity()
     least = after = resident()
     looks = pause = 1
+    most = after
     while True:
         await asyncio.sleep(QUIET_S)
         now, size = activity(), resident()
+        most = max(most, size)
+        if most - size >= LESS_BYTES:
+            most, pause = size, 1
         least = min(least, size)
         after = min(after, size)
         looks += 1
@@ -114,5 +121,5 @@ async def trim_when_quiet(
             await asyncio.to_thread(trim, 0)
             trimmed, after = now, resident()
             pause = 2 if size - after >= MUCH_BYTES else min(2 * pause, PAUSE_MAX)
-            looks = 0
+            looks, most = 0, after
         seen = now

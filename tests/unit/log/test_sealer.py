@@ -149,13 +149,32 @@ def test_an_idle_process_ends_and_a_new_one_is_started(disk: OsDisk) -> None:
     sealing.seal("s", 1, 0, entries(), 10 * SECOND_US)
     assert sealing.process is not None
     first = sealing.process.pid
-    sealing.rest(70 * SECOND_US)
+    sealing.rest(70 * SECOND_US - 1)
     assert is_running(first)
-    sealing.rest(70 * SECOND_US + 1)
+    sealing.rest(70 * SECOND_US)
     assert not is_running(first)
     sealing.rest(200 * SECOND_US)
     sealing.seal("s", 1, 1, entries(), 300 * SECOND_US)
     assert sealing.process is not None
+    sealing.close()
+
+
+def test_memory_is_given_back_when_it_was_not_used_for_a_turn(disk: OsDisk) -> None:
+    sealing = Sealing(DirectoryStore(disk), 1, 60.0)
+    here = write_segment(DirectoryStore(disk), "orders", 1, 0, pieces(entries()))
+    for turn, size in enumerate((6, 6, 5, 6)):
+        made = sealing.seal("orders", 2 + turn, 0, entries(size), 0)
+        assert sealing.process is not None
+        memory = sealing.process._memory
+        sealing.rest(1)
+        assert os.fstat(memory.descriptor).st_size > 0, "it may be needed again at once"
+        sealing.rest(2)
+        assert (os.fstat(memory.descriptor).st_size, len(memory._mapped)) == (0, 0)
+        sealing.rest(3)
+        if size == 6:
+            one, other = (pa.ipc.open_file(pa.py_buffer(disk.read(ref.path))).read_all() for ref in (here, made))
+            assert one.equals(other)
+    assert sealing.apart == 4
     sealing.close()
 
 

@@ -94,6 +94,34 @@ async def test_what_did_not_go_is_tried_again_and_again_more_and_more_seldom(mon
     assert pauses[-1] > pauses[0]
 
 
+async def test_what_was_in_use_is_tried_again_soon_when_the_process_becomes_smaller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "QUIET_S", 0.0001)
+    resident, looks = 100 << 20, 0
+    trims: list[int] = []
+
+    def activity() -> float:
+        nonlocal looks
+        looks += 1
+        return float(looks)
+
+    def trim(pad: int) -> int:
+        trims.append(looks)
+        return 1
+
+    task = asyncio.create_task(trim_when_quiet(activity, trim, lambda: resident))
+    await until(lambda: looks > 5)
+    resident += 2 * memory.MUCH_BYTES
+    await until(lambda: len(trims) > 7)  # which takes long: by now it is tried most seldom
+    await until(lambda: looks > trims[-1] + 5)
+    tried, at = len(trims), looks
+    resident -= memory.LESS_BYTES
+    await until(lambda: len(trims) > tried)
+    task.cancel()
+    assert trims[tried] < at + 10
+
+
 async def test_without_a_trim_there_is_nothing_to_do() -> None:
     await trim_when_quiet(lambda: 1.0, None)
 
