@@ -214,6 +214,12 @@ class Sql(Section, frozen=True):
         Bytes, Meta(description="Bytes of the rows that `sql.query` sends as JSON; what is more is left out")
     ] = 16 * MIB
     text_bytes_max: Annotated[Bytes, Meta(description="The longest statement")] = MIB
+    value_fields_max: Annotated[
+        int, Meta(ge=1, le=2_000, description="Fields of `value`, nested ones included; the others stay in the payload")
+    ] = 500
+    value_depth_max: Annotated[
+        int, Meta(ge=1, le=64, description="Levels of `value`; records with more do not count towards its types")
+    ] = 16
     queries_max: Annotated[Count, Meta(description="Queries under way at once")] = 8
     user_queries_max: Annotated[Count, Meta(description="Queries of one user under way at once")] = 4
     idle_s: Annotated[Seconds, Meta(description="A process without a query is ended after this")] = 600

@@ -101,7 +101,8 @@ class Engine:
         if id is not None and not 1 <= len(id) <= ID_CHARACTERS_MAX:
             raise BadRequest(f"'id' has {len(id)} characters, outside 1 to {ID_CHARACTERS_MAX}")
         scope = scope or HubScope(self._hub, principal, self.loop)
-        asked = wire.Ask(text, list(parameters), form, rows_max, bytes_max, scope.dialect)
+        value = wire.ValueLimits(settings.value_fields_max, settings.value_depth_max)
+        asked = wire.Ask(text, list(parameters), value, form, rows_max, bytes_max, scope.dialect)
         query = Query(self, asked, principal, scope, id or secrets.token_hex(8))
         with self._lock:
             try:
@@ -320,6 +321,8 @@ class Query:
                 if isinstance(message, wire.Finished):
                     self._has_ended = True
                     self.is_whole = message.is_whole
+                    for limit in message.limits_met:
+                        self._engine.metrics.limits.labels(limit=limit).inc()
                     return
                 if not isinstance(message, wire.Rows):
                     raise wire.Gone(f"it sent {type(message).__name__}")

@@ -17,11 +17,8 @@ from typing import Any
 import msgspec
 
 from headrace.errors import BadSql
+from headrace.sql.wire import ValueLimits
 
-FIELDS_MAX = 500
-"""Fields of `value`, with those inside others. The rest can be read by `get_json_object`, or named by a schema."""
-DEPTH_MAX = 16
-"""Objects and lists inside each other that are opened; what is deeper stays JSON."""
 INTEGER = "headrace_integer"
 MACROS = (
     "CREATE MACRO headrace_utf8(bytes) AS TRY(decode(bytes))",
@@ -35,59 +32,70 @@ _WHOLE = ("UBIGINT", "BIGINT", "HUGEINT")
 _FIELD = re.compile(r'\s*("[^"]+"|[A-Za-z_]\w*)\s+([A-Za-z]\w*(?:\(\d+(?:\s*,\s*\d+)?\))?(?:\[\])*)\s*')
 
 
-def opened(source: str, column: str, structure: str | None) -> str:
-    """A SELECT of a source with `value`, made of the bytes in a column. `structure` is what `json_group_structure`
-    has found."""
-    shape = _Pruning().pruned(json.loads(structure)) if structure else None
-    if not isinstance(shape, dict) or not shape:
-        return f"SELECT *, headrace_json({column}) AS value FROM {source}"
-    transformed = _literal(json.dumps(_transformed(shape)))
-    # In two steps, and without a subquery: filters reach the source through both.
-    return (
-        f"SELECT * EXCLUDE ({_STEP}), CASE WHEN {_STEP} IS NOT NULL THEN {_typed(_STEP, shape)} END AS value "
-        f"FROM (SELECT *, json_transform(headrace_json({column}), {transformed}) AS {_STEP} FROM {source})"
-    )
+class Opening:
+    """`value` of the sources of one query, and which of its limits they met: `value_fields`, `value_depth`. What is
+    beyond a limit can still be read by `get_json_object`, or named by a schema."""
 
+    def __init__(self, limits: ValueLimits) -> None:
+        self._limits = limits
+        self._fields_left = 0
+        self.limits_met: set[str] = set()
 
-def sampled(payloads: Iterable[bytes]) -> list[bytes]:
-    """Those whose types DuckDB finds, in bounded time: at a deep one it would give up on all."""
-    return [payload for payload in payloads if _is_simple(payload)]
+    def opened(self, source: str, column: str, structure: str | None) -> str:
+        """A SELECT of a source with `value`, made of the bytes in a column. `structure` is what `json_group_structure`
+        has found."""
+        self._fields_left = self._limits.fields_max
+        shape = self._pruned(json.loads(structure)) if structure else None
+        if not isinstance(shape, dict) or not shape:
+            return f"SELECT *, headrace_json({column}) AS value FROM {source}"
+        transformed = _literal(json.dumps(_transformed(shape)))
+        # In two steps, and without a subquery: filters reach the source through both.
+        return (
+            f"SELECT * EXCLUDE ({_STEP}), CASE WHEN {_STEP} IS NOT NULL THEN {_typed(_STEP, shape)} END AS value "
+            f"FROM (SELECT *, json_transform(headrace_json({column}), {transformed}) AS {_STEP} FROM {source})"
+        )
 
-
-def _is_simple(payload: bytes) -> bool:
-    try:
-        inner = [msgspec.json.decode(payload)]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    fields = 0
-    for _ in range(DEPTH_MAX + 1):
-        level = [value for value in inner if isinstance(value, (dict, list))]
-        if not level:
-            return True
-        fields += sum(len(each) for each in level if isinstance(each, dict))
-        if fields > FIELDS_MAX:
-            return False
-        inner = [value for each in level for value in (each.values() if isinstance(each, dict) else each)]
-    return False
-
-
-class _Pruning:
-    """A shape with the names that columns can have, which differ in more than case, and not too many."""
-
-    def __init__(self) -> None:
-        self._left = FIELDS_MAX
-
-    def pruned(self, shape: Any) -> Any:
+    def _pruned(self, shape: Any) -> Any:
+        """With the names that columns can have, which differ in more than case, and not too many."""
         if isinstance(shape, list):
-            return [self.pruned(each) for each in shape]
+            return [self._pruned(each) for each in shape]
         if not isinstance(shape, dict):
             return shape
         kept: dict[str, str] = {}
         for name in shape:
-            if name and "\0" not in name and self._left and name.lower() not in kept:
-                kept[name.lower()] = name
-                self._left -= 1
-        return {name: self.pruned(shape[name]) for name in kept.values()}
+            if not name or "\0" in name or name.lower() in kept:
+                continue
+            if not self._fields_left:
+                self.limits_met.add("value_fields")
+                break
+            kept[name.lower()] = name
+            self._fields_left -= 1
+        return {name: self._pruned(shape[name]) for name in kept.values()}
+
+    def sampled(self, payloads: Iterable[bytes]) -> list[bytes]:
+        """Those whose types DuckDB finds, in bounded time: at a deep one it would give up on all."""
+        return [payload for payload in payloads if self._is_simple(payload)]
+
+    def _is_simple(self, payload: bytes) -> bool:
+        try:
+            inner = [msgspec.json.decode(payload)]
+        except RecursionError:
+            self.limits_met.add("value_depth")
+            return False
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return False
+        fields = 0
+        for _ in range(self._limits.depth_max + 1):
+            level = [value for value in inner if isinstance(value, (dict, list))]
+            if not level:
+                return True
+            fields += sum(len(each) for each in level if isinstance(each, dict))
+            if fields > self._limits.fields_max:
+                self.limits_met.add("value_fields")
+                return False
+            inner = [value for each in level for value in (each.values() if isinstance(each, dict) else each)]
+        self.limits_met.add("value_depth")
+        return False
 
 
 def opened_as(source: str, column: str, schema: str) -> str:

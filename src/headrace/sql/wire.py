@@ -38,11 +38,19 @@ class Dialect(msgspec.Struct, frozen=True, array_like=True):
     """Columns that are there for those who name them: `*` does not mean them."""
 
 
+class ValueLimits(msgspec.Struct, frozen=True, array_like=True):
+    """How much of JSON payloads `value` opens."""
+
+    fields_max: int
+    depth_max: int
+
+
 class Ask(Message, frozen=True):
     """Run a statement. `form` is how rows come back: Arrow batches, JSON lines, or only the columns."""
 
     text: str
     parameters: list[Any]
+    value: ValueLimits
     form: Literal["arrow", "json", "columns"] = "arrow"
     rows_max: int | None = None
     """No row after this one is wanted."""
@@ -145,6 +153,8 @@ class Finished(Message, frozen=True):
     """All rows that were wanted have been sent. `is_whole`: there were no others."""
 
     is_whole: bool
+    limits_met: list[str] = []
+    """Limits of `value` because of which it has less than the payloads."""
 
 
 class Failed(Message, frozen=True):

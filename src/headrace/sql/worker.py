@@ -24,7 +24,7 @@ with without_pandas():
     from headrace.errors import BadSql
     from headrace.sql import wire
     from headrace.sql.json_rows import json_rows
-    from headrace.sql.opening import MACROS, opened, opened_as, sampled
+    from headrace.sql.opening import MACROS, Opening, opened_as
     from headrace.sql.relations import Hub, Source
     from headrace.sql.statement import Statement, only_value
 
@@ -63,6 +63,7 @@ class Run:
         self._hub = hub
         self._asked = asked
         self._connection = connection
+        self._opening = Opening(asked.value)
 
     def run(self) -> None:
         statement = Statement(self._asked.text, self._connection, self._asked.dialect)
@@ -74,7 +75,7 @@ class Run:
         types = [str(each) for each in relation.types]
         self._hub.send(wire.Columns(relation.columns, types), schema.serialize())
         is_whole = self._asked.form == "columns" or self._send(relation)
-        self._hub.send(wire.Finished(is_whole))
+        self._hub.send(wire.Finished(is_whole, sorted(self._opening.limits_met)))
 
     def _send(self, relation: duckdb.DuckDBPyRelation) -> bool:
         """Whether all rows were wanted."""
@@ -132,8 +133,8 @@ class Run:
         if schema is not None:
             return opened_as(raw, relation.opened, schema)
         text = "SELECT json_group_structure(headrace_json(bytes)) FROM (SELECT unnest($1::BLOB[]) AS bytes)"
-        sample = sampled(self._sample(source, relation))
-        return opened(raw, relation.opened, only_value(self._connection, text, sample))
+        sample = self._opening.sampled(self._sample(source, relation))
+        return self._opening.opened(raw, relation.opened, only_value(self._connection, text, sample))
 
     @staticmethod
     def _sample(source: Source, relation: wire.Relation) -> list[bytes]:

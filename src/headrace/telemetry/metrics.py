@@ -252,7 +252,7 @@ class SqlMetrics:
 
     def __init__(self, make: Maker) -> None:
         self.queries = make.counter("headrace_sql_queries_total", "Queries, by how they ended", ["outcome"])
-        self.limits = make.counter("headrace_sql_limits_total", "Queries that met a limit", ["limit"])
+        self.limits = make.counter("headrace_sql_limits_total", "Queries that met a limit of `[sql]`", ["limit"])
         self.seconds = make.latency("headrace_sql_seconds", "Time of a query")
         self.running = make.gauge("headrace_sql_running", "Queries under way")
         self.processes = make.gauge("headrace_sql_processes", "Processes that run queries, or wait for one")

@@ -10,7 +10,12 @@ import pytest
 from headrace.errors import BadSql
 from headrace.sql import worker
 from headrace.sql.json_rows import json_rows
-from headrace.sql.opening import DEPTH_MAX, FIELDS_MAX, opened, opened_as, sampled
+from headrace.sql.opening import Opening, opened_as
+from headrace.sql.wire import ValueLimits
+
+FIELDS_MAX = 20
+DEPTH_MAX = 5
+LIMITS = ValueLimits(FIELDS_MAX, DEPTH_MAX)
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +30,10 @@ def values(connection, payloads, select):
 
 
 def value_of(connection, payloads, structure):
-    return [row[-1] for row in values(connection, payloads, lambda source: opened(source, "payload", structure))]
+    return [
+        row[-1]
+        for row in values(connection, payloads, lambda source: Opening(LIMITS).opened(source, "payload", structure))
+    ]
 
 
 def test_what_does_not_fit_is_null_and_never_rounded(connection):
@@ -79,7 +87,31 @@ def test_what_duckdb_cannot_take_the_types_of_is_not_sampled():
 
     fit = [b'{"a": 1}', b"3", b'"text"', b"[[1], 2]", nested(DEPTH_MAX), wide(FIELDS_MAX)]
     unfit = [nested(DEPTH_MAX + 1), nested(100_000), b"[" * 100_000, wide(FIELDS_MAX + 1), b"\xff", b'{"a"', b""]
-    assert sampled(fit + unfit) == fit
+    assert Opening(LIMITS).sampled(fit + unfit) == fit
+
+
+@pytest.mark.parametrize(
+    ("payload", "limits_met"),
+    [
+        (b'{"a":' * DEPTH_MAX + b"1" + b"}" * DEPTH_MAX, set()),
+        (b'{"a":' * (DEPTH_MAX + 1) + b"1" + b"}" * (DEPTH_MAX + 1), {"value_depth"}),
+        (b"[" * 100_000 + b"]" * 100_000, {"value_depth"}),
+        (json.dumps(dict.fromkeys(map(str, range(FIELDS_MAX)))).encode(), set()),
+        (json.dumps(dict.fromkeys(map(str, range(FIELDS_MAX + 1)))).encode(), {"value_fields"}),
+        (b'{"a"', set()),
+    ],
+)
+def test_limits_that_a_sample_meets_are_known(payload, limits_met):
+    opening = Opening(LIMITS)
+    opening.sampled([payload])
+    assert opening.limits_met == limits_met
+
+
+@pytest.mark.parametrize(("fields", "limits_met"), [(FIELDS_MAX, set()), (FIELDS_MAX + 1, {"value_fields"})])
+def test_fields_that_records_have_together_count(fields, limits_met):
+    opening = Opening(LIMITS)
+    opening.opened("source", "payload", json.dumps({f"k{n}": "VARCHAR" for n in range(fields)}))
+    assert opening.limits_met == limits_met
 
 
 def test_a_schema_names_the_fields(connection):

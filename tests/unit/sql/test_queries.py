@@ -53,6 +53,8 @@ async def fill(hub):
         await hub.create_stream(name)
     await hub.append("secret", Batch.of([b"mine"]))
     await hub.append("orders.eu/north", Batch.of([b"\xff"]))
+    await hub.create_stream("nested")
+    await hub.append("nested", Batch.of([b'{"a": {"b": 1}}']))
     await hub.create_stream("hostile")
     await hub.append("hostile", Batch.of(HOSTILE))
     for name in ODD_NAMES:
@@ -278,6 +280,19 @@ def test_rows_and_bytes_of_a_result(served):
         answer = ask(served, "SELECT repeat('x', 90) FROM range(100)")
     assert answer["truncated"] is True
     assert 5 <= len(answer["rows"]) <= 10
+
+
+@pytest.mark.parametrize("limit", ["value_fields", "value_depth"])
+def test_what_value_has_at_most(served, limit):
+    """Two fields on two levels; a record beyond a limit stays JSON."""
+    met = Engine.of(served.hub).metrics.limits.labels(limit=limit)
+    before = met._value.get()
+    with changed(served, **{f"{limit}_max": 2}):
+        assert rows(served, "SELECT value FROM nested") == [[{"a": {"b": 1}}]]
+    assert met._value.get() == before
+    with changed(served, **{f"{limit}_max": 1}):
+        assert rows(served, "SELECT value FROM nested") == [['{"a": {"b": 1}}']]
+    assert met._value.get() == before + 1
 
 
 def test_the_length_of_a_statement(served):
