@@ -148,9 +148,8 @@ class Batch:
         )
 
     @classmethod
-    def from_arrow(cls, records: pa.RecordBatch, *, type: str | None = None) -> Batch:
-        """Records from Arrow columns: `payload`, and those optional ones that are there. `type` gives all records one
-        type, without a column."""
+    def from_arrow(cls, records: pa.RecordBatch) -> Batch:
+        """Records from Arrow columns: `payload`, and those optional ones that are there."""
         names = records.schema.names
         if "payload" not in names:
             raise BadRequest("an Arrow batch to append needs a column 'payload'")
@@ -164,26 +163,24 @@ class Batch:
             records.num_rows,
             largest,
             (None, offsets, data),
-            [_arrow_section(records, names, slot, type) for slot in LAYOUT],
+            [_arrow_section(records, names, slot) for slot in LAYOUT],
         )
 
     @classmethod
-    def even(cls, payloads: npt.NDArray[np.uint8], ids: npt.NDArray[np.int64], *, type: str) -> Batch:
+    def even(cls, payloads: npt.NDArray[np.uint8], ids: npt.NDArray[np.int64]) -> Batch:
         """Records whose payloads have one length: the rows of a matrix, which need not lie close together. They are
         copied once, to where they stand in the body."""
         count, size = payloads.shape
         if count * size > DATA_BYTES_MAX:
             raise BadRequest(f"the payloads have {count * size} bytes; one batch holds at most {DATA_BYTES_MAX}")
-        one_type = _one_type(type)
-        lengths = (HEAD.size, 4 * (count + 1), count * size, 8 * count, len(one_type))
+        lengths = (HEAD.size, 4 * (count + 1), count * size, 8 * count)
         starts = list(accumulate((length + -length % 8 for length in lengths), initial=0))
         body = np.empty(starts[-1], np.uint8)
         sections = [body[start : start + length] for start, length in zip(starts, lengths, strict=False)]
-        sections[0][:] = np.frombuffer(HEAD.pack(ID | TYPE | ONE_TYPE, 0, count), np.uint8)
+        sections[0][:] = np.frombuffer(HEAD.pack(ID, 0, count), np.uint8)
         np.multiply(np.arange(count + 1, dtype=np.int32), np.int32(size), out=sections[1].view(np.int32))
         sections[2].reshape(count, size)[:] = payloads
         sections[3].view(np.int64)[:] = ids
-        sections[4][:] = np.frombuffer(one_type, np.uint8)
         for start, length, end in zip(starts, lengths, starts[1:], strict=False):
             body[start + length : end] = 0
         return cls(pa.py_buffer(body), count, size)
@@ -327,12 +324,8 @@ def _arrow_variable(records: pa.RecordBatch, name: str, wanted: pa.DataType) -> 
     return _arrow_validity(column), offsets.view(np.uint8).data, data
 
 
-def _arrow_section(
-    records: pa.RecordBatch, names: list[str], slot: Slot, type: str | None
-) -> Column | VarColumn | bytes | None:
-    bit, name, kind, is_fixed = slot
-    if bit == TYPE and type is not None:
-        return _one_type(type)
+def _arrow_section(records: pa.RecordBatch, names: list[str], slot: Slot) -> Column | VarColumn | None:
+    _, name, kind, is_fixed = slot
     if name not in names:
         return None
     return (_arrow_fixed if is_fixed else _arrow_variable)(records, name, kind)

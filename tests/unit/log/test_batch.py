@@ -87,12 +87,6 @@ def test_one_type_for_all() -> None:
     assert decoded(Batch.of([b"a", b"b"], types="T")) == [(None, None, "T", None, b"a"), (None, None, "T", None, b"b")]
 
 
-def test_one_type_for_an_arrow_batch() -> None:
-    records = pa.RecordBatch.from_pydict({"payload": [b"a", b"b"], "type": ["x", "y"]})
-    assert [row[2] for row in decoded(Batch.from_arrow(records, type="T"))] == ["T", "T"]
-    assert Batch.from_arrow(records, type="T").nbytes < Batch.from_arrow(records).nbytes
-
-
 def test_unsigned_ids_keep_their_bit_pattern() -> None:
     assert [row[1] for row in decoded(Batch.of([b"", b""], ids=[2**64 - 1, 2**63]))] == [-1, -(2**63)]
     assert decode_single(Batch.one(b"", id=2**64 - 1).body)[1] == -1
@@ -146,15 +140,14 @@ def test_a_column_beyond_32_bit_offsets_is_refused(monkeypatch: pytest.MonkeyPat
     count=st.integers(1, 40),
     size=st.integers(0, 30),
     gap=st.integers(0, 5),
-    type=st.text(max_size=9),
     first_id=st.integers(-(2**63), 2**63 - 50),
 )
-def test_even_batches_are_the_same_bytes_as_others(count: int, size: int, gap: int, type: str, first_id: int) -> None:
+def test_even_batches_are_the_same_bytes_as_others(count: int, size: int, gap: int, first_id: int) -> None:
     received = np.frombuffer(bytes(range(256)) * 6, np.uint8)
     matrix = np.ndarray((count, size), np.uint8, received, 3, (size + gap, 1))
     ids = np.arange(first_id, first_id + count, dtype=np.int64)
-    made = Batch.even(matrix, ids, type=type)
-    expected = Batch.of([row.tobytes() for row in matrix], ids=ids.tolist(), types=type)
+    made = Batch.even(matrix, ids)
+    expected = Batch.of([row.tobytes() for row in matrix], ids=ids.tolist())
     assert bytes(made.body) == expected.body
     assert (made.count, made.largest, made.nbytes) == (count, size, expected.nbytes)
     assert decoded(made) == decoded(expected)
@@ -163,6 +156,6 @@ def test_even_batches_are_the_same_bytes_as_others(count: int, size: int, gap: i
 def test_even_batches_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_module, "DATA_BYTES_MAX", 20)
     ids = np.arange(5, dtype=np.int64)
-    assert Batch.even(np.zeros((5, 4), np.uint8), ids, type="t").count == 5
+    assert Batch.even(np.zeros((5, 4), np.uint8), ids).count == 5
     with pytest.raises(BadRequest, match="25 bytes"):
-        Batch.even(np.zeros((5, 5), np.uint8), ids, type="t")
+        Batch.even(np.zeros((5, 5), np.uint8), ids)

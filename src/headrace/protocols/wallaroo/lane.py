@@ -36,14 +36,12 @@ class Waiting(NamedTuple):
 class Lane:
     """One stream of one connection."""
 
-    __slots__ = ("busy", "name", "producer", "type", "unacknowledged", "waiting")
+    __slots__ = ("busy", "name", "producer", "unacknowledged", "waiting")
 
-    def __init__(self, name: str, stream_id: int, producer: str) -> None:
+    def __init__(self, name: str, producer: str) -> None:
         self.name = name
         self.producer = producer
         """Whose sequence is the stream's point of reference."""
-        self.type = str(stream_id)
-        """The stream id, in the column `type` of every record."""
         self.busy = False
         self.waiting: list[Waiting] = []
         self.unacknowledged: deque[tuple[int | None, list[Waiting]]] = deque()
@@ -54,7 +52,7 @@ class Lane:
         operations: list[Op] = []
         nbytes = records = 0
         if store.rows is not None:
-            batch = batch_of(store.rows, self.type, unit)
+            batch = batch_of(store.rows, unit)
             nbytes, records = batch.nbytes, batch.count
             if store.increasing:
                 operations.append(Append(self.name, batch, 0, self.producer, store.position))
@@ -71,16 +69,16 @@ class Lane:
         return taken, [operation for waiting in taken for operation in waiting.operations]
 
 
-def batch_of(rows: Rows, type: str, unit: str) -> Batch:
+def batch_of(rows: Rows, unit: str) -> Batch:
     """Rows as the log's columns; no object per record."""
     ids = rows.message_ids.view(np.int64)
     times = rows.times(*UNITS[unit])
     keys = rows.keys()
     if times is None and keys is None and (matrix := rows.even_payloads()) is not None:
-        return Batch.even(matrix, ids, type=type)
+        return Batch.even(matrix, ids)
     columns = {"payload": rows.payloads(), "id": pa.array(ids)}
     if times is not None:
         columns["event_time"] = times
     if keys is not None:
         columns["key"] = keys
-    return Batch.from_arrow(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)), type=type)
+    return Batch.from_arrow(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)))

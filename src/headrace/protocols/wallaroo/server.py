@@ -188,7 +188,7 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
         # From here on connection_lost gives the stream back. A lane that is there knows what waits for a pipeline.
         if request.stream_id not in self._lanes:
             producer = self.worker.producer(session, request.stream_id)
-            self._lanes[request.stream_id] = Lane(name, request.stream_id, producer)
+            self._lanes[request.stream_id] = Lane(name, producer)
         if not session.is_opening(request.stream_id):
             self._do(session.overtaken(request.stream_id))
             return

@@ -41,7 +41,7 @@ async def test_v3_from_hello_to_end_of_stream() -> None:
         await peer.acked(7, 10)
         await peer.close()
         first, second = await records(hub, "warehouse.orders")
-        assert (first["id"], first["payload"], first["key"], first["type"]) == (0, b"first", b"k", "7")
+        assert (first["id"], first["payload"], first["key"], first["type"]) == (0, b"first", b"k", None)
         assert first["event_time"] == datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=datetime.UTC)
         assert (second["id"], second["payload"], second["key"], second["event_time"]) == (10, b"", None, None)
         assert hub.producer("warehouse.orders", "wallaroo") == 10
