@@ -1,17 +1,14 @@
 """The log on Kafka against what it stands on, in one run: a plain producer, and the log in files.
 
-    python benchmarks/bench_kafka.py [--directory DIR] [--rounds 5] [--losses 1] [--servers HOST:PORT,…]
+    python benchmarks/bench_kafka.py [--directory DIR] [--rounds 5] [--servers HOST:PORT,…]
 
 Three brokers are started on this machine unless some are named: then brokers, hub and load share its cores, and only
-ratios mean anything. All are measured in turns, so that what else the machine does concerns them alike. The plain
-producer sends the same records one to one into one partition of a topic that is set as the journal is, with
-`acks=all`, and with the batching that does best here. Whoever is measured next waits until the one before has nothing
-left to do: hubs seal what they have taken, and with the store in a topic, as it is by default, all of it goes through
-the brokers once more. So each hub has two rates: acknowledged, and until all was sealed and stored.
-
-In the end the broker that leads the journal is killed, if it is ours: how long is it until records are acknowledged
-again? Brokers are controllers, too. When the one that dies is the active controller, the others first elect a new one,
-which gives each broker a whole session timeout to be heard of.
+ratios mean anything. All are measured in turns, so that what else the machine does concerns them alike: ratios are
+those of each round, of which you see the median and the extremes. The plain producer sends the same records one to one
+into one partition of a topic that is set as the journal is, with `acks=all`, and with the batching that does best
+here, idempotent or not. Whoever is measured next waits until the one before has nothing left to do: hubs seal what they
+have taken, and with the store in a topic, as it is by default, all of it goes through the brokers once more. So each
+hub has two rates: acknowledged, and until all was sealed and stored.
 
 It takes about five minutes on an idle machine with two cores, and says how far it is.
 """
@@ -35,7 +32,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import confluent_kafka
-import confluent_kafka.admin
 from bench_log import append
 
 from headrace.cli.up import SWITCH_INTERVAL_S
@@ -46,7 +42,7 @@ from headrace.log.kafka.client import connect
 from headrace.log.kafka.topics import create_missing, plans
 
 if TYPE_CHECKING:
-    from kafka_brokers import Broker, Brokers
+    from kafka_brokers import Brokers
 
 SECONDS_EACH = 3.0
 BATCH = 1000
@@ -72,12 +68,17 @@ FILE_STORE = "kafka, file store"
 WARM_UP = 2
 """Rounds that do not count: brokers that have just started spend a third of their time compiling."""
 SINGLES = 200
-PAUSE_S = 12.0
-"""So long after a broker was killed it is seen how the hub gets on."""
 BATCHINGS = [
-    {"linger.ms": linger, "batch.size": 1_000_000, "batch.num.messages": 100_000, "compression.type": compression}
+    {
+        "linger.ms": linger,
+        "batch.size": 1_000_000,
+        "batch.num.messages": 100_000,
+        "compression.type": compression,
+        "enable.idempotence": is_idempotent,
+    }
     for linger in (5, 50)
     for compression in ("none", "lz4")
+    for is_idempotent in (False, True)
 ]
 
 
@@ -87,7 +88,6 @@ def plain_rate(servers: str, topic: str, batching: dict[str, Any], seconds: floa
         {
             "bootstrap.servers": servers,
             "acks": "all",
-            "enable.idempotence": True,
             "queue.buffering.max.messages": 2_000_000,
             **batching,
         }
@@ -188,50 +188,6 @@ def _worked_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-class Pause(NamedTuple):
-    """The longest time between two acknowledgements when the broker that leads the journal is killed."""
-
-    seconds: float
-    was_controller: bool
-    """Whether that broker was the active controller."""
-
-
-async def broker_pauses(hub: Hub, brokers: Brokers, topic: str, count: int) -> list[Pause]:
-    """Each time the broker is started again, and keeps up with the others before the next one goes."""
-    pauses = []
-    for _ in range(count):
-        number = await asyncio.to_thread(_leader_in_sync, brokers, topic)
-        leader = brokers.brokers[number - 1]
-        pauses.append(await broker_pause(hub, leader, leader is brokers.controller))
-        progress(f"killed broker {leader.number}: {pauses[-1]}")
-        leader.start()
-        await asyncio.to_thread(brokers.wait_ready)
-    return pauses
-
-
-def _leader_in_sync(brokers: Brokers, topic: str) -> int:
-    """The number of the broker that leads, once all have what it has."""
-    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": brokers.servers})
-    while True:
-        partition = admin.list_topics(topic, timeout=30).topics[topic].partitions[0]
-        if len(partition.isrs) == len(brokers.brokers):
-            return int(partition.leader)
-        time.sleep(0.2)
-
-
-async def broker_pause(hub: Hub, leader: Broker, is_controller: bool) -> Pause:
-    one = Batch.one(BATCHES[0][0])
-    await hub.append("s", one)
-    killed_at = last = time.perf_counter()
-    await asyncio.to_thread(leader.kill)
-    longest = 0.0
-    while last < killed_at + PAUSE_S:
-        await hub.append("s", one)
-        now = time.perf_counter()
-        longest, last = max(longest, now - last), now
-    return Pause(longest, is_controller)
-
-
 def brokers_are_lacking(servers: str) -> bool:
     """Whether there is nothing to measure with; then it is said why."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
@@ -251,15 +207,15 @@ def cluster(directory: Path, servers: str) -> Iterator[str]:
 
 
 @contextmanager
-def own_cluster(directory: Path, servers: str) -> Iterator[Brokers | None]:
-    """Brokers of our own; None if some are named."""
+def own_cluster(directory: Path, servers: str, extra: str = "") -> Iterator[Brokers | None]:
+    """Brokers of our own, with more lines of server.properties if need be; None if some are named."""
     if servers:
         yield None
         return
     from kafka_brokers import RUN_FAST, Brokers, fetch
 
     fetch()
-    brokers = Brokers(directory / "brokers", options=RUN_FAST)
+    brokers = Brokers(directory / "brokers", options=RUN_FAST, extra=extra)
     try:
         brokers.start()
         yield brokers
@@ -267,7 +223,7 @@ def own_cluster(directory: Path, servers: str) -> Iterator[Brokers | None]:
         brokers.stop()
 
 
-async def measure(directory: Path, servers: str, rounds: int, brokers: Brokers | None, losses: int) -> None:
+async def measure(directory: Path, servers: str, rounds: int, brokers: Brokers | None) -> None:
     prefix = f"bench-{uuid.uuid4().hex[:8]}"
     settings = Kafka(servers=servers, prefix=prefix)
     kafka = connect(settings)
@@ -318,17 +274,10 @@ async def measure(directory: Path, servers: str, rounds: int, brokers: Brokers |
         singles.setdefault("plain producer", []).extend(await in_thread(plain.singles_us))
         for name, hub in hubs.items():
             singles.setdefault(name, []).extend(await hub_singles_us(hub, "s"))
-    if brokers is not None:
-        progress("killing the broker that leads the journal")
-        pauses = await broker_pauses(hubs["kafka"], brokers, journal.name, losses)
     for hub in hubs.values():
         await hub.close()
     show(rates, singles)
     show_work(work, with_brokers=brokers is not None)
-    if brokers is not None:
-        for what, was_controller in (("a broker", False), ("a broker that was the active controller, too", True)):
-            if seconds := [f"{pause.seconds:.1f}" for pause in pauses if pause.was_controller is was_controller]:
-                print(f"loss of {what}: {', '.join(seconds)} s without an acknowledgement; brokers notice after 6 s")
 
 
 def progress(what: str) -> None:
@@ -344,10 +293,16 @@ def show(rates: dict[str, list[float]], singles: dict[str, list[float]]) -> None
         print(f"{name:>31}: {rate[name]:>12,.0f} records/s in batches of {BATCH}{single}")
     for name in ("kafka", FILE_STORE, "kafka, until stored", f"{FILE_STORE}, until stored"):
         embedded = "files, until stored" if name.endswith("until stored") else "files"
-        ratios = f"{rate[name] / rate['plain producer']:.2f} x a plain producer, {rate[name] / rate[embedded]:.2f}"
-        print(f"batches of {BATCH} x 100 B, {name}: {ratios} x the log in files")
-    print(f"flush.messages=1: {rate['flushed'] / rate['kafka']:.2f} x the records/s without")
+        plain, files = ratio(rates, name, "plain producer"), ratio(rates, name, embedded)
+        print(f"batches of {BATCH} x 100 B, {name}: {plain} x a plain producer, {files} x the log in files")
+    print(f"flush.messages=1: {ratio(rates, 'flushed', 'kafka')} x the records/s without")
     print(f"one record: p50 {p50['kafka'] / p50['plain producer']:.2f} x that of a bare produce")
+
+
+def ratio(rates: dict[str, list[float]], of: str, to: str) -> str:
+    """Of those in the same round."""
+    found = [one / other for one, other in zip(rates[of], rates[to], strict=True)]
+    return f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})"
 
 
 def show_work(work: dict[str, list[Cpu]], *, with_brokers: bool) -> None:
@@ -362,7 +317,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--directory", type=Path, default=None, help="where to write; needs some GB")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--losses", type=int, default=1, help="how often a broker is killed in the end")
     parser.add_argument("--servers", default="", help="brokers that run already")
     arguments = parser.parse_args()
     if brokers_are_lacking(arguments.servers):
@@ -371,7 +325,7 @@ def main() -> None:
     place = tempfile.TemporaryDirectory(dir=arguments.directory, prefix="headrace-bench-")
     with place as made, own_cluster(Path(made), arguments.servers) as brokers:
         servers = arguments.servers if brokers is None else brokers.servers
-        asyncio.run(measure(Path(made), servers, arguments.rounds, brokers, arguments.losses))
+        asyncio.run(measure(Path(made), servers, arguments.rounds, brokers))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
-"""Real brokers, by confluent-kafka (librdkafka). The only module that imports it."""
+"""Real brokers, by confluent-kafka (librdkafka). Only this module and `codes.py` import it."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import TimeoutError
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import confluent_kafka
 from confluent_kafka import KafkaError as Code
@@ -24,13 +25,13 @@ from headrace.log.kafka.client import (
     KafkaError,
     KafkaPort,
     Member,
-    OffsetOutOfRange,
     OnDelivery,
     Producer,
     Received,
     Topic,
     UnknownTopic,
 )
+from headrace.log.kafka.codes import NO_TOPIC, PASSING, REFUSED, to_error
 
 logger = logging.getLogger("headrace.kafka")
 logger.addFilter(lambda record: "CONFWARN" not in record.getMessage())  # on settings that are meant as they are
@@ -71,6 +72,9 @@ TELL_S = 3.0
 REFUSED_S = 3.0
 """So long brokers are asked again that do not let this hub in."""
 BATCH = 500
+UNANSWERED_MAX = 5
+"""Messages that librdkafka gets before it has told the outcome of one. An idempotent producer of it has no more of a
+partition on their way, and while one waits behind them its thread asks the socket again and again without a pause."""
 
 FIXED_PRODUCER: dict[str, Any] = {
     "acks": "all",
@@ -101,59 +105,26 @@ WITHOUT_WAITING: dict[str, Any] = {
     "queued.max.messages.kbytes": 16_384,
 }
 FIXED = FIXED_PRODUCER.keys() | FIXED_CONSUMER.keys() | {"bootstrap.servers", "compression.type"}
-OUT_OF_RANGE = (Code.OFFSET_OUT_OF_RANGE, Code._AUTO_OFFSET_RESET)
-NO_TOPIC = (Code.UNKNOWN_TOPIC_OR_PART, Code._UNKNOWN_TOPIC, Code._UNKNOWN_PARTITION)
-PASSING = (
-    Code._TRANSPORT,
-    Code._ALL_BROKERS_DOWN,
-    Code._TIMED_OUT,
-    Code._RESOLVE,
-    Code._WAIT_COORD,
-    Code._NOENT,
-    Code._DESTROY,
-    getattr(Code, "_DESTROY_BROKER", Code._DESTROY),  # earlier versions of the client have no name for it
-    Code._RETRY,
-    Code._WAIT_CACHE,
-    Code.REQUEST_TIMED_OUT,
-    Code.LEADER_NOT_AVAILABLE,
-    Code.NOT_LEADER_FOR_PARTITION,
-    Code.REPLICA_NOT_AVAILABLE,
-    Code.BROKER_NOT_AVAILABLE,
-    Code.NOT_CONTROLLER,
-    Code.NETWORK_EXCEPTION,
-    Code.COORDINATOR_NOT_AVAILABLE,
-    Code.COORDINATOR_LOAD_IN_PROGRESS,
-    Code.NOT_COORDINATOR,
-    Code.FENCED_LEADER_EPOCH,
-    Code.UNKNOWN_LEADER_EPOCH,
-    Code.KAFKA_STORAGE_ERROR,
-    Code.OFFSET_NOT_AVAILABLE,
-)
-"""What a cluster answers while a broker goes or comes."""
 
 
-REFUSED = (
-    Code._AUTHENTICATION,
-    Code._SSL,
-    Code.SASL_AUTHENTICATION_FAILED,
-    Code.ILLEGAL_SASL_STATE,
-    Code.UNSUPPORTED_SASL_MECHANISM,
-)
-"""What a client is told that may not come in, or cannot: a wrong password, a certificate of somebody else."""
+class _Outgoing(NamedTuple):
+    partition: int
+    value: bytes | None
+    on_delivery: OnDelivery
+    key: bytes | None
 
 
-def _error(code: Code) -> KafkaError:
-    if code.code() in OUT_OF_RANGE:
-        return OffsetOutOfRange(code.str())
-    if code.code() in NO_TOPIC:
-        return UnknownTopic(code.str())
-    return KafkaError(code.str())
+def _nobody(offset: int, error: KafkaError | None) -> None:
+    """Wants to know what became of a message."""
 
 
 class _Producer(Producer):
     def __init__(self, config: dict[str, Any], topic: str) -> None:
         self._topic = topic
         self._producer = confluent_kafka.Producer(config, logger=logger)
+        self._unanswered = 0
+        self._held_back: deque[_Outgoing] = deque()
+        self._refusal: KafkaError | None = None
 
     def get_ready(self) -> None:
         with contextlib.suppress(KafkaException):
@@ -162,27 +133,44 @@ class _Producer(Producer):
     def send(
         self, partition: int, value: bytes | None, on_delivery: OnDelivery | None = None, key: bytes | None = None
     ) -> None:
-        def delivered(error: Code | None, message: Any) -> None:
-            if on_delivery is None:
-                return
-            offset = UNKNOWN_OFFSET if error is not None or message.offset() is None else message.offset()
-            on_delivery(max(offset, UNKNOWN_OFFSET), None if error is None else _error(error))
+        self._held_back.append(_Outgoing(partition, value, on_delivery or _nobody, key))
+        self._hand_over()
 
-        while True:
+    def _hand_over(self) -> None:
+        """As many as may be on their way. None goes after one that was refused, or was not stored."""
+        while self._held_back and self._unanswered < UNANSWERED_MAX and self._refusal is None:
+            partition, value, on_delivery, key = self._held_back[0]
             try:
-                self._producer.produce(self._topic, value, key, partition, on_delivery=delivered)
-                return
+                self._producer.produce(self._topic, value, key, partition, on_delivery=self._outcome_of(on_delivery))
             except BufferError:  # the client holds as much as it may
-                self.poll(0.1)
+                return
             except KafkaException as error:
-                raise _error(error.args[0]) from error
+                self._refusal = to_error(error.args[0])
+                return
+            self._held_back.popleft()
+            self._unanswered += 1
+
+    def _outcome_of(self, on_delivery: OnDelivery) -> Callable[[Code | None, Any], None]:
+        def delivered(error: Code | None, message: Any) -> None:
+            self._unanswered -= 1
+            if error is not None:
+                self._refusal = self._refusal or to_error(error)
+                on_delivery(UNKNOWN_OFFSET, to_error(error))
+            else:
+                on_delivery(UNKNOWN_OFFSET if message.offset() is None else max(message.offset(), UNKNOWN_OFFSET), None)
+
+        return delivered
 
     def poll(self, timeout_s: float) -> None:
         # The client raises here, once, what ends it for good. That is told to each message, and to whoever sends next.
         with contextlib.suppress(KafkaException):
-            self._producer.poll(timeout_s)
+            self._producer.poll(timeout_s if self._refusal is None else 0)
+        self._hand_over()
+        while self._held_back and self._refusal is not None:
+            self._held_back.popleft().on_delivery(UNKNOWN_OFFSET, self._refusal)
 
     def close(self) -> None:
+        self._held_back.clear()
         self._producer.purge()
         self.poll(0)
 
@@ -214,7 +202,7 @@ class _Consumer(Consumer):
             if error is None:
                 received.append(Received(message.offset(), message.key(), message.value()))
             elif error.code() not in PASSING and not (error.code() in NO_TOPIC and self._is_there()):
-                raise _error(error)
+                raise to_error(error)
         return received
 
     def close(self) -> None:
@@ -248,7 +236,7 @@ class _Member(Member):
         message = self._consumer.poll(timeout_s)
         error = None if message is None else message.error()
         if error is not None and error.fatal():
-            raise _error(error)
+            raise to_error(error)
         return self._partitions
 
     def close(self) -> None:
@@ -379,7 +367,7 @@ class ConfluentKafka(KafkaPort):
             except KafkaException as error:
                 code: Code = error.args[0]
                 if code.code() not in PASSING:
-                    raise _error(code) from error
+                    raise to_error(code) from error
                 problem = code.str()
             self._hear()
             if self._refusal and time.monotonic() > began + min(REFUSED_S, timeout_s):
@@ -445,7 +433,7 @@ class ConfluentKafka(KafkaPort):
         try:
             self._admin.create_topics([topic], request_timeout=REQUEST_S)[name].result()
         except KafkaException as error:
-            raise _error(error.args[0]) from error
+            raise to_error(error.args[0]) from error
         self._wait_until_known(name, partitions)
 
     def _wait_until_known(self, topic: str, partitions: int) -> None:
