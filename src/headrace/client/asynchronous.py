@@ -22,6 +22,7 @@ from headrace.client.connection import CALL_TIMEOUT_S
 from headrace.client.groups import Group
 from headrace.client.handles import Cursor, Table
 from headrace.client.immortals import ImmortalHandle, Owner
+from headrace.client.pipe import Pipe
 from headrace.client.reader import Decoded, Reader
 from headrace.client.records import Record, records_of
 from headrace.client.writer import Writer
@@ -261,13 +262,20 @@ class AsyncTable(_Twin[Table]):
 class AsyncImmortal(_Twin[ImmortalHandle[Any]]):
     """An immortal, to call and await: `await hub.immortal("shop").order(item="pear", qty=2)`."""
 
+    call = _awaitable(ImmortalHandle.call)
     send = _awaitable(ImmortalHandle.send)
     ask = _awaitable(ImmortalHandle.ask)
     fulfil = _awaitable(ImmortalHandle.fulfil)
     cancel = _awaitable(ImmortalHandle.cancel)
 
+    def __init__(self, twin: ImmortalHandle[Any], threads: _Threads, pipe: Pipe) -> None:
+        super().__init__(twin, threads)
+        self._pipe = pipe
+
     def __getattr__(self, method: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-        return functools.partial(self._threads.run, getattr(self._twin, method))
+        if method.startswith("_"):
+            raise AttributeError(method)
+        return functools.partial(self._twin.call_through, self._pipe, self._threads.run, method)
 
 
 class AsyncClient(_Twin[Client]):
@@ -285,6 +293,8 @@ class AsyncClient(_Twin[Client]):
     ) -> None:
         client = Client(address, token=token, user=user, password=password, tls=tls, timeout_s=timeout_s)
         super().__init__(client, _Threads())
+        connection = client.connection
+        self._pipe = Pipe(connection, lambda: self._threads.run(connection.open_line))
 
     @property
     def address(self) -> str:
@@ -327,7 +337,7 @@ class AsyncClient(_Twin[Client]):
     def immortal(self, name: str, kind: type[Owner], *, key: str | None = None) -> Owner: ...
     def immortal(self, name: str, kind: Any = None, *, key: str | None = None) -> Any:
         """An immortal, to call and await. With its class, type checkers take it for that."""
-        return AsyncImmortal(self._twin.immortal(name, kind, key=key), self._threads)
+        return AsyncImmortal(self._twin.immortal(name, kind, key=key), self._threads, self._pipe)
 
     def table(self, name: str) -> AsyncTable:
         """A table."""
@@ -335,6 +345,7 @@ class AsyncClient(_Twin[Client]):
 
     async def close(self) -> None:
         """Flush what is under way, and give the connection up."""
+        self._pipe.close()
         await self._threads.run(self._twin.close)
         self._threads.close()
 

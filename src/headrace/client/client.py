@@ -71,6 +71,16 @@ class Client:
         """Where the hub is."""
         return self._connection.address
 
+    @property
+    def closed(self) -> bool:
+        """Whether it can ask nothing more."""
+        return self._closed
+
+    @property
+    def connection(self) -> Connection:
+        """What it asks through."""
+        return self._connection
+
     # Verbs -----------------------------------------------------------------------------------------------------------
 
     def call(self, verb: str, params: Any = None) -> Any:

@@ -97,7 +97,7 @@ class Connection:
         self._locations = _locations(target.address)
         self._has_tls: bool | None = self._locations[0].startswith(TLS_SCHEME)  # None once the hub has answered
         self._current = 0
-        self._lines = Lines(self._open_line)
+        self._lines = Lines(self.open_line)
         self._moved_at = 0.0
         self.timeout_s = timeout_s
         self._headers = _headers(target.token, target.user, target.password)
@@ -123,7 +123,7 @@ class Connection:
 
     def options(self, timeout_s: float | None = None) -> FlightCallOptions:
         """What one call carries. Without a timeout it may last as long as it likes."""
-        traced = [(name.encode(), value.encode()) for name, value in _trace().items()]
+        traced = [(name.encode(), value.encode()) for name, value in trace().items()]
         return FlightCallOptions(timeout=timeout_s, headers=[*self._headers, *traced])
 
     @contextlib.contextmanager
@@ -154,7 +154,7 @@ class Connection:
     def call(self, verb: str, params: object) -> bytes:
         """Run a verb; its result as JSON."""
         body = encode({} if params is None else params)
-        answer = self.ask(Request(verb, msgspec.Raw(body), trace=_trace()))
+        answer = self.ask(Request(verb, msgspec.Raw(body), trace=trace()))
         return self.patiently(lambda: self._called(verb, body)) if answer is None else answer
 
     def ask(self, request: Request) -> bytes | None:
@@ -170,7 +170,7 @@ class Connection:
             return None
         raise error
 
-    def _open_line(self) -> Line | None:
+    def open_line(self) -> Line | None:
         """One to the hub at the address in use. What is not safe as a call is not made safe by a line: without TLS
         there is none for a client that has it."""
         client, has_tls = self.flight, self._locations[self._current].startswith(TLS_SCHEME)
@@ -244,7 +244,7 @@ def _locations(address: str) -> list[str]:
     return [f"{scheme}://{each}" for each in rest.split(",")]
 
 
-def _trace() -> dict[str, str]:
+def trace() -> dict[str, str]:
     """The trace that the caller is in, if the program around us uses OpenTelemetry."""
     carrier: dict[str, str] = {}
     if "opentelemetry.trace" in sys.modules:

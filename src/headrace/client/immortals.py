@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 import msgspec
 
+from headrace.client.connection import decode_result
+from headrace.client.lines import NotTaken
+from headrace.client.pipe import Pipe
 from headrace.errors import BadRequest, Closed, HeadraceError, StillRunning
 from headrace.protocols.ambrosia.binding.immortal import Immortal
 from headrace.protocols.ambrosia.binding.methods import Method
@@ -22,6 +25,9 @@ from headrace.protocols.ambrosia.interface import Interface
 
 if TYPE_CHECKING:
     from headrace.client.client import Client
+
+Threads = Callable[..., Awaitable[Any]]
+"""Runs a function in a thread."""
 
 GIVE_UP_S: Final = 60.0
 """How long a hub may be away in the middle of a call."""
@@ -157,8 +163,8 @@ class ImmortalHandle(Generic[Owner]):
         max_age_s: float | None = None,
     ) -> _Answer:
         """Ask until there is an answer. A hub that has gone away is waited for."""
-        params: dict[str, Any] = {"name": self._name, "method": method, "arguments": arguments}
-        params |= {"key": self._key, "idempotency_key": idempotency_key, "max_age_s": max_age_s}
+        params = self._params(method, arguments, idempotency_key)
+        params["max_age_s"] = max_age_s
         end = None if timeout_s is None else time.monotonic() + timeout_s
         give_up = time.monotonic() + GIVE_UP_S
         while True:
@@ -174,6 +180,38 @@ class ImmortalHandle(Generic[Owner]):
                 if not error.retriable or isinstance(error, Closed) or now >= give_up or (end and now >= end):
                     raise
                 time.sleep(PAUSE_S)
+
+    def _params(self, method: str, arguments: msgspec.Raw, idempotency_key: str) -> dict[str, Any]:
+        return {
+            "name": self._name,
+            "method": method,
+            "arguments": arguments,
+            "key": self._key,
+            "idempotency_key": idempotency_key,
+        }
+
+    async def call_through(self, pipe: Pipe, threads: Threads, name: str, *args: Any, **kwargs: Any) -> Any:
+        """The same for an event loop. Whatever goes wrong on the way, the same call is made again with the same key,
+        in a thread that waits for a hub that has gone away."""
+        key = kwargs.pop("idempotency_key", None) or uuid.uuid4().hex
+        timeout_s = kwargs.pop("timeout_s", None)
+        began = time.monotonic()
+        method = self._method(name)
+        if method is None and args:  # their names have to be asked for
+            return await threads(self._call, name, args, kwargs, key, timeout_s)
+        arguments = self._arguments(name, args, kwargs, method)
+        wait_s = WAIT_S if timeout_s is None else min(WAIT_S, timeout_s)
+        params = {**self._params(name, arguments, key), "wait_s": wait_s}
+        try:
+            if self._client.closed:
+                raise NotTaken
+            answer = decode_result(await pipe.ask("immortal.call", to_json(params)), _Answer)
+        except (NotTaken, HeadraceError) as error:
+            if isinstance(error, HeadraceError) and not error.retriable:
+                raise
+            left_s = None if timeout_s is None else max(0.001, timeout_s - (time.monotonic() - began))
+            answer = await threads(self._request, name, arguments, key, WAIT_S, left_s)
+        return from_json(bytes(answer.value), Any if method is None else method.returns)
 
 
 def _declared(method: Any) -> Method:

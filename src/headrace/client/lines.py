@@ -56,6 +56,7 @@ class Line:
         """`host` is the name of the hub, as the client knows it. Raises OSError, also for a stranger at the address."""
         assert offer.address is not None
         self.request_bytes_max = offer.request_bytes_max
+        self.requests_max = offer.requests_max
         self._process = os.getpid()
         self._received = b""
         connected = socket.create_connection((host, split_address(offer.address)[1]), OPEN_S)
@@ -113,6 +114,12 @@ class Line:
         if not data:
             raise OSError("it was closed")
         self._received += data
+
+    def give_up(self) -> socket.socket | None:
+        """The connection, for somebody else to use. None with TLS, which cannot change hands."""
+        if isinstance(self._socket, ssl.SSLSocket) or self._received:
+            return None
+        return self._socket.dup()
 
     def close(self) -> None:
         """Ask nothing more."""

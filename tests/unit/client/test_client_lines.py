@@ -492,15 +492,8 @@ def slow_verb(hub: WithHttp) -> tuple[threading.Event, asyncio.Event]:
     return entered, go_on
 
 
-def test_when_the_hub_stops_what_is_under_way_is_answered_and_no_more_taken(hub: WithHttp) -> None:
-    offer = offered(hub)
-    opened = upgraded(hub, offer.ticket)
-    while not opened.recv(1000).endswith(b"\r\n\r\n"):
-        pass
-    entered, go_on = slow_verb(hub)
-    opened.sendall(client_proof(offer.secret) + framed(Request("test.slow")))
-    assert entered.wait(60)
-    opened.sendall(framed(Request(append=StreamAppend("orders", [NewRecord(text="x")]))))
+def stop_while_slow(hub: WithHttp, go_on: asyncio.Event) -> None:
+    """Stop the hub, and let the slow verb end meanwhile."""
 
     async def stop() -> None:
         closing = asyncio.ensure_future(hub.served._listener.close())
@@ -509,6 +502,14 @@ def test_when_the_hub_stops_what_is_under_way_is_answered_and_no_more_taken(hub:
         await closing
 
     hub.served.run(stop())
+
+
+def test_when_the_hub_stops_what_is_under_way_is_answered_and_no_more_taken(hub: WithHttp) -> None:
+    opened, (entered, go_on) = open_line(hub), slow_verb(hub)
+    opened.sendall(framed(Request("test.slow")))
+    assert entered.wait(60)
+    opened.sendall(framed(Request(append=StreamAppend("orders", [NewRecord(text="x")]))))
+    stop_while_slow(hub, go_on)
     first, last = answers(opened)
     assert (bytes(first.result), first.last) == (b"7", False)
     assert last.last
@@ -538,3 +539,61 @@ def test_an_answer_that_does_not_come_in_time_ends_the_line(hub: WithHttp) -> No
             client.call("test.never")
         wait_until(lambda: not hub.lines, "the line to be ended")
         assert client.bounds("orders").next == 0
+
+
+def next_answers(opened: socket.socket, count: int) -> list[Answer]:
+    """So many answers of a line that stays open."""
+    with opened.makefile("rb", buffering=0) as file:
+        return [decode_answer(file.read(int.from_bytes(file.read(4), "big"))) for _ in range(count)]
+
+
+BOUNDS = msgspec.Raw(b'{"stream":"orders"}')
+
+
+def test_requests_with_ids_are_answered_as_they_are_done(hub: WithHttp) -> None:
+    opened, (entered, go_on) = open_line(hub), slow_verb(hub)
+    opened.sendall(framed(Request("test.slow", id=1)) + framed(Request("stream.bounds", BOUNDS, id=2)))
+    assert entered.wait(60)
+    opened.sendall(framed(Request("no.such", id=3)))
+    found = next_answers(opened, 2)
+    assert [answer.id for answer in found] == [2, 3]
+    assert found[1].error is not None
+    hub.served._loop.call_soon_threadsafe(go_on.set)
+    (slow,) = next_answers(opened, 1)
+    assert (slow.id, bytes(slow.result)) == (1, b"7")
+
+
+def test_a_request_without_an_id_is_done_alone(hub: WithHttp) -> None:
+    opened, (entered, go_on) = open_line(hub), slow_verb(hub)
+    opened.sendall(framed(Request("test.slow")) + framed(Request("stream.bounds", BOUNDS, id=2)))
+    assert entered.wait(60)
+    assert hub.served.run(bounds(hub)).next == 0  # the hub has had a turn
+    assert hub.lines[0]["answered"] == 0
+    hub.served._loop.call_soon_threadsafe(go_on.set)
+    assert [answer.id for answer in next_answers(opened, 2)] == [None, 2]
+
+
+def test_so_many_requests_of_a_line_are_under_way(home) -> None:
+    with limited(line_requests_max=2) as hub:
+        assert offered(hub).requests_max == 2
+        opened = open_line(hub)
+        _, go_on = slow_verb(hub)
+        opened.sendall(framed(Request("test.slow", id=1)) + framed(Request("stream.bounds", BOUNDS, id=2)))
+        assert [answer.id for answer in next_answers(opened, 1)] == [2]
+        assert refusals(hub, "line_requests_max") == 0
+        opened.sendall(framed(Request("test.slow", id=3)) + framed(Request("stream.bounds", BOUNDS, id=4)))
+        wait_until(lambda: refusals(hub, "line_requests_max"), "the limit to be met")
+        assert hub.lines[0]["answered"] == 1
+        hub.served._loop.call_soon_threadsafe(go_on.set)
+        assert {answer.id for answer in next_answers(opened, 3)} == {1, 3, 4}
+
+
+def test_when_the_hub_stops_all_that_has_an_id_is_answered(hub: WithHttp) -> None:
+    opened, (entered, go_on) = open_line(hub), slow_verb(hub)
+    opened.sendall(framed(Request("test.slow", id=1)) + framed(Request("test.slow", id=2)))
+    assert entered.wait(60)
+    wait_until(lambda: next(iter(lines_of(hub).connections))._under_way == 2, "both to be begun")
+    stop_while_slow(hub, go_on)
+    *done, last = answers(opened)
+    assert [(answer.id, bytes(answer.result)) for answer in done] == [(1, b"7"), (2, b"7")]
+    assert last.last

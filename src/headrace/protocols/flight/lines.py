@@ -3,7 +3,8 @@
 The Flight endpoint offers a line to whoever has signed in there, and the HTTP listener hands over the connection that
 comes with the offer's ticket. It then lives as one of any TCP listener does, and acts for the user who got the ticket:
 rights are looked at with each request, and a sign-in that no longer holds ends it. Requests of a line are answered one
-after the other. When the hub stops, each line gets a last answer, after the one to what is under way.
+after the other, unless they have ids: those are begun as they come, and answers that are ready together are written
+together. When the hub stops, each line gets a last answer, after those to what is under way.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from headrace.protocols.flight.requests import (
     UPGRADE,
     Answer,
     LineOffer,
+    Request,
     client_proof,
     decode_request,
     framed,
@@ -95,7 +97,8 @@ class Lines(TcpServer["Line"]):
             self._tickets.popitem(last=False)
             self.met("line_tickets_max")
         has_tls = self.hub.security.tls_files("http") is not None
-        return LineOffer(address, has_tls, ticket, secret, self.settings.line_request_bytes_max)
+        limits = self.settings
+        return LineOffer(address, has_tls, ticket, secret, limits.line_request_bytes_max, limits.line_requests_max)
 
     def met(self, limit: str) -> None:
         """A line has met a limit."""
@@ -148,8 +151,14 @@ class Line(TcpConnection, asyncio.Protocol):
         self._owner = principal
         self._proof: bytes | None = proof
         self._unread = bytearray()
-        self._busy = False
+        self._under_way = 0
+        self._alone = False  # a request without an id is under way
+        self._ready: list[bytes] = []  # answers that are written together
         self._answered = 0
+
+    @property
+    def _busy(self) -> bool:
+        return self._under_way > 0
 
     def describe(self) -> dict[str, object]:
         """What `headrace session ls` shows."""
@@ -182,52 +191,91 @@ class Line(TcpConnection, asyncio.Protocol):
         return True
 
     def _next(self) -> None:
-        """Begin with the next request, if it is whole and none is under way."""
-        if self._busy or self.transport.is_closing() or len(self._unread) < LENGTH_BYTES:
-            return
-        size, maximum = int.from_bytes(self._unread[:LENGTH_BYTES], "big"), self._lines.settings.line_request_bytes_max
-        if size > maximum:
-            self._lines.met("line_request_bytes_max")
-            self._end(LimitExceeded("bytes of a request on a line", size, maximum, "flight.line_request_bytes_max"))
-            return
-        end = LENGTH_BYTES + size
-        if len(self._unread) >= end:
+        """Begin with the requests that are whole, as many as may be under way."""
+        while len(self._unread) >= LENGTH_BYTES and self._may_begin():
+            size, limits = int.from_bytes(self._unread[:LENGTH_BYTES], "big"), self._lines.settings
+            if size > limits.line_request_bytes_max:
+                self._lines.met("line_request_bytes_max")
+                maximum = limits.line_request_bytes_max
+                self._end(LimitExceeded("bytes of a request on a line", size, maximum, "flight.line_request_bytes_max"))
+                return
+            end = LENGTH_BYTES + size
+            if len(self._unread) < end:
+                return
             body = bytes(self._unread[LENGTH_BYTES:end])
             del self._unread[:end]
-            self._busy = True
-            self.start(self._serve(body))
+            self._under_way += 1
+            if size < APART_BYTES:
+                self._begin(_read(body))
+            else:
+                self._alone = True
+                self.start(self._read_apart(body))
 
-    async def _serve(self, body: bytes) -> None:
+    def _may_begin(self) -> bool:
+        if self._alone or self.transport.is_closing():
+            return False
+        return not self._busy or (self._owner.refusal is None and not self.says_no_more and self._has_place())
+
+    def _has_place(self) -> bool:
+        if self._under_way < self._lines.settings.line_requests_max:
+            return True
+        self._lines.met("line_requests_max")
+        return False
+
+    async def _read_apart(self, body: bytes) -> None:
+        self._begin(await self.hub.intake.apart(lambda: _read(body)))
+        self._next()
+
+    def _begin(self, request: Request | HeadraceError) -> None:
+        self._alone = isinstance(request, HeadraceError) or request.id is None
+        self.start(self._serve(request))
+
+    async def _serve(self, request: Request | HeadraceError) -> None:
+        number = None
         try:
-            answer = await self._answer(body)
+            if isinstance(request, HeadraceError):
+                raise request
+            number = request.id
+            answer = await self._answer(request)
         except HeadraceError as error:
-            answer = Answer(error=error_body(error))
+            answer = Answer(error=error_body(error), id=number)
         except Exception:
             logger.exception("a request on a line failed in a way it should not")
-            answer = Answer(error=error_body(HeadraceError("internal error of the hub; its log says more")))
-        self.write(framed(answer))
+            answer = Answer(error=error_body(HeadraceError("internal error of the hub; its log says more")), id=number)
         self._answered += 1
-        self._busy = False
+        self._ready.append(framed(answer))
+        self._under_way -= 1
+        if number is None:
+            self._alone = False
+        if not self._busy:
+            self._say()
+        elif len(self._ready) == 1:
+            asyncio.get_running_loop().call_soon(self._say)
+
+    def _say(self) -> None:
+        """Write what is ready, and read on."""
+        ready, self._ready = self._ready, []
+        if self.transport.is_closing():
+            return
+        self.write(b"".join(ready))
         if self._owner.refusal is not None:
-            self._end(self._owner.refusal)
+            if not self._busy:
+                self._end(self._owner.refusal)
         elif self.says_no_more:
-            self.stop()
+            if not self._busy:
+                self.stop()
         else:
             self._next()
             self.pace()
 
-    async def _answer(self, body: bytes) -> Answer:
-        if len(body) < APART_BYTES:
-            request = decode_request(body)
-        else:
-            request = await self.hub.intake.apart(lambda: decode_request(body))
+    async def _answer(self, request: Request) -> Answer:
         if request.append is not None:
             with self.hub.tracing.call("flight.put", request.trace):
                 appended = await self._append(request.append)
-            return Answer(result=msgspec.Raw(msgspec.json.encode(appended)))
+            return Answer(result=msgspec.Raw(msgspec.json.encode(appended)), id=request.id)
         with self.hub.tracing.call("flight.action", request.trace, {"headrace.verb": request.verb}):
             done = await self.hub.verbs.answer(request.verb, bytes(request.params), self._owner)
-        return Answer(result=msgspec.Raw(done.body), next=done.next)
+        return Answer(result=msgspec.Raw(done.body), next=done.next, id=request.id)
 
     async def _append(self, asked: StreamAppend) -> AppendResult:
         require(self._owner, "write", asked.stream)
@@ -248,19 +296,19 @@ class Line(TcpConnection, asyncio.Protocol):
         return False
 
     def has_room(self) -> bool:
-        """Whether more may be read while a request is under way."""
+        """Whether more may be read while requests are under way."""
         return not self._busy or len(self._unread) < AHEAD_REQUESTS * self._lines.settings.line_request_bytes_max
 
     def owes(self) -> bool:
-        """Whether a request is under way."""
-        return self._busy
+        """Whether a request is under way, or its answer unwritten."""
+        return self._busy or bool(self._ready)
 
     def rights_changed(self, principal: Principal) -> None:
         """Rights are looked at with each request; a sign-in that no longer holds ends the line, after the answer to
         what is under way: whoever sent it must know what became of it."""
         if principal.refusal is not None:
             self.last_error = str(principal.refusal)
-            if not self._busy:
+            if not self.owes():
                 self._end(principal.refusal)
 
     def stop(self) -> None:
@@ -271,3 +319,10 @@ class Line(TcpConnection, asyncio.Protocol):
         if not self.transport.is_closing():
             self.write(framed(Answer(error=error_body(error), last=True)))
             self.transport.close()
+
+
+def _read(body: bytes) -> Request | HeadraceError:
+    try:
+        return decode_request(body)
+    except HeadraceError as error:
+        return error

@@ -11,6 +11,9 @@ often, and the client opens it at the HTTP listener:
                {"append": {"stream": "orders", "records": [{"text": "pear"}]}}
                {"result": [{"partition": 0, "first": 0, "next": 3}]}                                → `Answer`
 
+Requests with an `id` are begun as they come and answered as they are done, with that id; those without are done one
+after the other.
+
 A ticket is good for one line and a short time, and the secret never travels on the line itself: whoever else listens at
 that address, such as behind a tunnel, learns nothing and is not believed. Pure, as codec.py is.
 """
@@ -40,13 +43,15 @@ REQUEST_BYTES_MAX: Final = 64 << 10
 
 class LineOffer(msgspec.Struct, frozen=True):
     """Where a line can be opened, and how each side knows the other. No address: not at this hub, or not now. A request
-    of more than `request_bytes_max` is to be a call of its own: it would keep the hub's event loop from others."""
+    of more than `request_bytes_max` is to be a call of its own: it would keep the hub's event loop from others. So many
+    requests with an id may be under way; a hub that does not say so knows no ids."""
 
     address: str | None = None
     tls: bool = False
     ticket: str = ""
     secret: str = ""
     request_bytes_max: int = REQUEST_BYTES_MAX
+    requests_max: int = 0
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -57,6 +62,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     params: msgspec.Raw = msgspec.Raw(b"{}")
     append: StreamAppend | None = None
     trace: dict[str, str] = {}
+    id: int | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -67,6 +73,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     next: str | None = None
     error: ErrorBody | None = None
     last: bool = False
+    id: int | None = None
 
 
 def hub_proof(secret: str) -> bytes:

@@ -29,6 +29,9 @@ class Flight(Section, frozen=True):
     line_request_bytes_max: Annotated[
         Bytes, Meta(description="The largest request on a line; what is larger the SDK makes a call")
     ] = 64 * KIB
+    line_requests_max: Annotated[
+        Count, Meta(description="Requests of one line that may be under way at once; further ones wait to be read")
+    ] = 256
     line_ticket_s: Annotated[Seconds, Meta(description="A line must be opened within this after it was offered")] = 10
     line_tickets_max: Annotated[
         Count, Meta(description="Lines that are offered and not opened yet; one more makes the oldest offer void")
