@@ -1,8 +1,9 @@
-"""What lies between a hub and its brokers, and under them: a network that loses answers, passwords, a full disk."""
+"""What lies between a hub and its brokers, and under them: lost answers, passwords, access lists, a full disk."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import subprocess
 import sys
@@ -14,9 +15,18 @@ import msgspec
 import pytest
 from confluent_kafka import KafkaError as Code
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 from faults.kafka_cell import LOAD, Cell, acks, is_still, leader, wait_acks, wait_end
 from kafka_brokers import Broker
-from support.kafka import SharedBrokers, new_cell
+from support.kafka import USER, SharedBrokers, new_cell
 from support.until import wait_until
 from test_programs import find
 from unit.log.helpers import do, payloads
@@ -29,9 +39,9 @@ from headrace.log.batch import Batch
 from headrace.log.clock import SystemClock
 from headrace.log.disk import OsDisk
 from headrace.log.kafka.cell import open_cell
-from headrace.log.kafka.client import Consumer, KafkaError, connect
+from headrace.log.kafka.client import Consumer, KafkaError, KafkaPort, Producer, connect
 from headrace.log.kafka.confluent import ConfluentKafka
-from headrace.log.kafka.topics import create_missing, journal_topic
+from headrace.log.kafka.topics import create_missing, hubs_group, journal_topic
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -155,6 +165,128 @@ def test_who_is_not_let_in_is_told_why(brokers: SharedBrokers, what: str) -> Non
         create_missing(kafka, settings)
     assert "not it" not in str(caught.value)
     kafka.close()
+
+
+# -- access lists ------------------------------------------------------------------------------------------------------
+
+
+def rule(
+    kind: ResourceType,
+    name: str,
+    operation: AclOperation,
+    permission: AclPermissionType = AclPermissionType.ALLOW,
+    pattern: ResourcePatternType = ResourcePatternType.LITERAL,
+    user: str = USER,
+) -> AclBinding:
+    return AclBinding(kind, name, pattern, f"User:{user}", "*", operation, permission)
+
+
+def add(brokers: SharedBrokers, rules: list[AclBinding]) -> None:
+    admin = AdminClient({"bootstrap.servers": brokers.servers})
+    for future in admin.create_acls(rules).values():
+        future.result(30)
+
+
+@contextlib.contextmanager
+def nothing_else_is_allowed(brokers: SharedBrokers) -> Iterator[None]:
+    """To anybody: there is a rule for everything, which lets in nobody who is here."""
+    rules = [rule(kind, "*", AclOperation.ALL, user="nobody") for kind in (ResourceType.TOPIC, ResourceType.GROUP)]
+    add(brokers, rules)
+    try:
+        yield
+    finally:
+        admin = AdminClient({"bootstrap.servers": brokers.servers})
+        mine = AclBindingFilter(
+            *(ResourceType.ANY, "*", ResourcePatternType.LITERAL, "User:nobody", "*"),
+            *(AclOperation.ANY, AclPermissionType.ANY),
+        )
+        for future in admin.delete_acls([mine]).values():
+            future.result(30)
+
+
+def be_told(kafka: KafkaPort, settings: Kafka, operation: str) -> None:
+    """Do what needs the right that is missing, until brokers have heard that it is: raises what they say."""
+    journal, group = journal_topic(settings), hubs_group(settings)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        match operation:
+            case "Describe":
+                kafka.bounds(journal, 0)
+            case "DescribeConfigs":
+                kafka.topic(journal)
+            case "Delete":
+                kafka.delete_records(journal, 0, 0)
+            case "Read":
+                consumer = kafka.consumer(journal, 0, 0)
+                try:
+                    consumer.receive(0.5)
+                finally:
+                    consumer.close()
+            case "Write":
+                send_one(kafka.producer(journal))
+            case "Read group":
+                member = kafka.join(group, journal, "hub", 6)
+                try:
+                    member.poll(0.5)
+                finally:
+                    member.close()
+            case "Describe group":
+                kafka.members(group)
+
+
+def send_one(producer: Producer) -> None:
+    told: list[KafkaError | None] = []
+    producer.send(0, b"x", lambda _, error: told.append(error))
+    while not told:
+        producer.poll(0.5)
+    producer.close()
+    if told[0] is not None:
+        raise told[0]
+
+
+RIGHTS = ("Describe", "DescribeConfigs", "Read", "Write", "Delete", "Read group", "Describe group")
+
+
+@pytest.mark.parametrize("right", RIGHTS)
+def test_a_right_that_is_missing_is_named_with_the_command_that_gives_it(brokers: SharedBrokers, right: str) -> None:
+    settings = secure_settings(brokers)
+    operation, _, group = right.partition(" ")
+    name = hubs_group(settings) if group else journal_topic(settings)
+    kind = ResourceType.GROUP if group else ResourceType.TOPIC
+    code = {"DescribeConfigs": AclOperation.DESCRIBE_CONFIGS}.get(operation) or AclOperation[operation.upper()]
+    add(brokers, [rule(kind, name, AclOperation.ALL), rule(kind, name, code, AclPermissionType.DENY)])
+    kafka = connect(settings)
+    wanted = f"--operation {operation} --{kind.name.lower()} {name}"
+    with pytest.raises(KafkaError, match=f"do not allow this hub {operation} on .* {re.escape(wanted)}$"):
+        be_told(kafka, settings, right)
+    kafka.close()
+
+
+def test_a_hub_needs_no_more_rights_than_the_guide_says(brokers: SharedBrokers, tmp_path: Path) -> None:
+    settings = secure_settings(brokers)
+    on_topics = ("DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE", "DELETE")
+    prefixed = ResourcePatternType.PREFIXED
+    rules = [
+        rule(ResourceType.TOPIC, f"{settings.prefix}.", AclOperation[each], pattern=prefixed) for each in on_topics
+    ]
+    rules += [rule(ResourceType.GROUP, hubs_group(settings), AclOperation[each]) for each in ("READ", "DESCRIBE")]
+    add(brokers, rules)
+    log_settings = LogSettings(backend="kafka", kafka=settings, disk_reserve_bytes=0)
+    with nothing_else_is_allowed(brokers):
+        for name, wanted in (("first", [b"1"]), ("second", [b"1", b"2"])):
+            log = open_cell(OsDisk(tmp_path / name), SystemClock(), log_settings)
+            if name == "first":
+                do(log, ops.CreateStream("s"))
+            do(log, ops.Append("s", Batch.one(wanted[-1])))
+            assert payloads(log, "s") == wanted
+            log.close()
+        kafka = connect(settings)
+        kafka.delete_records(journal_topic(settings), 0, 0)
+        member = kafka.join(hubs_group(settings), journal_topic(settings), "hub", 6)
+        wait_until(lambda: bool(member.poll(0.2)), "the hub is chosen")
+        assert [each.client for each in kafka.members(hubs_group(settings))] == ["hub"]
+        member.close()
+        kafka.close()
 
 
 def test_a_question_is_asked_again_while_the_client_changes_its_brokers() -> None:

@@ -22,7 +22,8 @@ PASSWORD = "the password of a test"
 
 
 class SharedBrokers(Brokers):
-    """Three brokers that can also be reached through proxies, and with a password over TLS."""
+    """Three brokers that can also be reached through proxies, and with a password over TLS. Who has a password may do
+    what access lists let it; who comes without one may do everything."""
 
     def __init__(self, directory: Path) -> None:
         self.proxies = [Proxy() for _ in range(3)]
@@ -64,6 +65,9 @@ def _secure(key: bytes, certificate: bytes) -> str:
 {start}.ssl.keystore.type=PEM
 {start}.ssl.keystore.key={_one_line(key)}
 {start}.ssl.keystore.certificate.chain={_one_line(certificate)}
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+allow.everyone.if.no.acl.found=true
 """
 
 

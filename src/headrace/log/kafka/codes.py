@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from typing import NamedTuple
+
 from confluent_kafka import KafkaError as Code
 
 from headrace.log.kafka.client import KafkaError, OffsetOutOfRange, UnknownTopic
@@ -46,9 +49,35 @@ REFUSED = (
 """What a client is told that may not come in, or cannot: a wrong password, a certificate of somebody else."""
 
 
-def to_error(code: Code) -> KafkaError:
+FORBIDDEN = {Code.TOPIC_AUTHORIZATION_FAILED: "topic", Code.GROUP_AUTHORIZATION_FAILED: "group"}
+"""What a client is told that was let in and may not do this, and what it may not do this to."""
+
+
+class Right(NamedTuple):
+    """What brokers with access lists have to allow, in their words."""
+
+    operation: str
+    kind: str
+    """`topic` or `group`."""
+    name: str
+
+    @property
+    def command(self) -> str:
+        """That gives it."""
+        options = ["--operation", self.operation, f"--{self.kind}", self.name]
+        return shlex.join(["kafka-acls.sh", "--add", "--allow-principal", "User:NAME", *options])
+
+
+def to_error(code: Code, *rights: Right) -> KafkaError:
+    """`rights` are those that were needed."""
     if code.code() in OUT_OF_RANGE:
         return OffsetOutOfRange(code.str())
     if code.code() in NO_TOPIC:
         return UnknownTopic(code.str())
+    for right in rights:
+        if right.kind == FORBIDDEN.get(code.code()):
+            return KafkaError(
+                f"the brokers do not allow this hub {right.operation} on {right.kind} {right.name} ({code.str()}): "
+                f"{right.command}"
+            )
     return KafkaError(code.str())

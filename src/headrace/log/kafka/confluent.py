@@ -31,7 +31,8 @@ from headrace.log.kafka.client import (
     Topic,
     UnknownTopic,
 )
-from headrace.log.kafka.codes import NO_TOPIC, PASSING, REFUSED, to_error
+from headrace.log.kafka.codes import FORBIDDEN, NO_TOPIC, PASSING, REFUSED, Right, to_error
+from headrace.log.kafka.topics import hubs_group
 
 logger = logging.getLogger("headrace.kafka")
 logger.addFilter(lambda record: "CONFWARN" not in record.getMessage())  # on settings that are meant as they are
@@ -90,8 +91,7 @@ FIXED_PRODUCER: dict[str, Any] = {
     "retry.backoff.max.ms": 100,  # also of the question who leads now: the journal waits for the answer
 }
 FIXED_CONSUMER: dict[str, Any] = {
-    "group.id": "headrace",  # offsets are never committed
-    "enable.auto.commit": False,
+    "enable.auto.commit": False,  # no offset is ever committed
     "auto.offset.reset": "error",  # a journal that is not there must not pass for an empty one
     "isolation.level": "read_uncommitted",
     "check.crcs": True,
@@ -104,7 +104,7 @@ WITHOUT_WAITING: dict[str, Any] = {
     "fetch.message.max.bytes": 500_000,  # a broker sends a larger message whole; nobody asked for what stands behind it
     "queued.max.messages.kbytes": 16_384,
 }
-FIXED = FIXED_PRODUCER.keys() | FIXED_CONSUMER.keys() | {"bootstrap.servers", "compression.type"}
+FIXED = FIXED_PRODUCER.keys() | FIXED_CONSUMER.keys() | {"bootstrap.servers", "compression.type", "group.id"}
 
 
 class _Outgoing(NamedTuple):
@@ -121,6 +121,7 @@ def _nobody(offset: int, error: KafkaError | None) -> None:
 class _Producer(Producer):
     def __init__(self, config: dict[str, Any], topic: str) -> None:
         self._topic = topic
+        self._right = Right("Write", "topic", topic)
         self._producer = confluent_kafka.Producer(config, logger=logger)
         self._unanswered = 0
         self._held_back: deque[_Outgoing] = deque()
@@ -145,7 +146,7 @@ class _Producer(Producer):
             except BufferError:  # the client holds as much as it may
                 return
             except KafkaException as error:
-                self._refusal = to_error(error.args[0])
+                self._refusal = to_error(error.args[0], self._right)
                 return
             self._held_back.popleft()
             self._unanswered += 1
@@ -154,8 +155,9 @@ class _Producer(Producer):
         def delivered(error: Code | None, message: Any) -> None:
             self._unanswered -= 1
             if error is not None:
-                self._refusal = self._refusal or to_error(error)
-                on_delivery(UNKNOWN_OFFSET, to_error(error))
+                problem = to_error(error, self._right)
+                self._refusal = self._refusal or problem
+                on_delivery(UNKNOWN_OFFSET, problem)
             else:
                 on_delivery(UNKNOWN_OFFSET if message.offset() is None else max(message.offset(), UNKNOWN_OFFSET), None)
 
@@ -183,6 +185,7 @@ class _Consumer(Consumer):
         self._is_there = is_there
         self._topic = topic
         self._partition = partition
+        self._rights = (Right("Read", "topic", topic), Right("Describe", "group", config["group.id"]))
         self._consumer = confluent_kafka.Consumer(config, logger=logger)
         self.seek(offset)
 
@@ -202,7 +205,7 @@ class _Consumer(Consumer):
             if error is None:
                 received.append(Received(message.offset(), message.key(), message.value()))
             elif error.code() not in PASSING and not (error.code() in NO_TOPIC and self._is_there()):
-                raise to_error(error)
+                raise to_error(error, *self._rights)
         return received
 
     def close(self) -> None:
@@ -215,6 +218,7 @@ class _Member(Member):
 
     def __init__(self, config: dict[str, Any], topic: str) -> None:
         self._partitions: frozenset[int] = frozenset()
+        self._rights = (Right("Read", "group", config["group.id"]), Right("Describe", "topic", topic))
         self._consumer = confluent_kafka.Consumer(config, logger=logger)
         self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
@@ -235,8 +239,8 @@ class _Member(Member):
     def poll(self, timeout_s: float) -> frozenset[int]:
         message = self._consumer.poll(timeout_s)
         error = None if message is None else message.error()
-        if error is not None and error.fatal():
-            raise to_error(error)
+        if error is not None and (error.fatal() or error.code() in FORBIDDEN):
+            raise to_error(error, *self._rights)
         return self._partitions
 
     def close(self) -> None:
@@ -279,6 +283,8 @@ class ConfluentKafka(KafkaPort):
         """Why a broker did not let this hub in, the last time; empty before it has happened."""
         self._base["error_cb"] = self._noticed
         self._producing = {**FIXED_PRODUCER, "compression.type": settings.compression}
+        # A consumer that is in no group asks for the coordinator of one all the same: of one that hubs have rights to.
+        self._group = {"group.id": hubs_group(settings)}
         self._asking: confluent_kafka.Consumer | None = None
         try:
             self._admin = AdminClient(self._base, logger=logger)
@@ -294,7 +300,7 @@ class ConfluentKafka(KafkaPort):
         return _Producer({**self._base, **self._producing}, topic)
 
     def consumer(self, topic: str, partition: int, offset: int, *, waits: bool = True) -> Consumer:
-        config = {**self._base, **FIXED_CONSUMER, **({} if waits else WITHOUT_WAITING)}
+        config = {**self._base, **FIXED_CONSUMER, **self._group, **({} if waits else WITHOUT_WAITING)}
         return _Consumer(config, topic, partition, offset, lambda: self.topic(topic) is not None)
 
     def join(self, group: str, topic: str, client: str, session_s: float) -> Member:
@@ -313,7 +319,8 @@ class ConfluentKafka(KafkaPort):
         return _Member(config, topic)
 
     def members(self, group: str) -> list[GroupMember]:
-        found = self._asked(f"the members of group {group}", partial(self._described, group))
+        right = Right("Describe", "group", group)
+        found = self._asked(f"the members of group {group}", partial(self._described, group), right)
         return [
             GroupMember(
                 member.client_id,
@@ -335,7 +342,8 @@ class ConfluentKafka(KafkaPort):
         def ask(patience_s: float) -> tuple[int, int] | None:
             asking = self._asking
             if asking is None:
-                asking = self._asking = confluent_kafka.Consumer({**self._base, **FIXED_CONSUMER}, logger=logger)
+                config = {**self._base, **FIXED_CONSUMER, **self._group}
+                asking = self._asking = confluent_kafka.Consumer(config, logger=logger)
             found: tuple[int, int] | None = None
             try:
                 found = asking.get_watermark_offsets(TopicPartition(topic, partition), patience_s)
@@ -350,10 +358,13 @@ class ConfluentKafka(KafkaPort):
                 self._asking = None
             return found
 
-        return self._asked(f"the bounds of {topic}/{partition}", _ever_more_patient(ask), timeout_s)
+        right = Right("Describe", "topic", topic)
+        return self._asked(f"the bounds of {topic}/{partition}", _ever_more_patient(ask), right, timeout_s=timeout_s)
 
-    def _asked(self, what: str, ask: Callable[[], Result | None], timeout_s: float | None = None) -> Result:
-        """The answer, asked for again while brokers come and go."""
+    def _asked(
+        self, what: str, ask: Callable[[], Result | None], *rights: Right, timeout_s: float | None = None
+    ) -> Result:
+        """The answer, asked for again while brokers come and go. `rights` are what they have to allow."""
         timeout_s = self._timeout_s if timeout_s is None else min(timeout_s, self._timeout_s)
         began = time.monotonic()
         self._refusal = ""
@@ -367,7 +378,7 @@ class ConfluentKafka(KafkaPort):
             except KafkaException as error:
                 code: Code = error.args[0]
                 if code.code() not in PASSING:
-                    raise to_error(code) from error
+                    raise to_error(code, *rights) from error
                 problem = code.str()
             self._hear()
             if self._refusal and time.monotonic() > began + min(REFUSED_S, timeout_s):
@@ -404,7 +415,8 @@ class ConfluentKafka(KafkaPort):
                 _learn_leader(self._admin, topic)
                 raise
 
-        self._asked(f"whether {topic}/{partition} was cut", _ever_more_patient(delete))
+        right = Right("Delete", "topic", topic)
+        self._asked(f"whether {topic}/{partition} was cut", _ever_more_patient(delete), right)
 
     def topic(self, name: str) -> Topic | None:
         def describe() -> Any:
@@ -416,8 +428,8 @@ class ConfluentKafka(KafkaPort):
             return self._admin.describe_configs([resource], request_timeout=REQUEST_S)[resource].result()
 
         try:
-            found = self._asked(f"topic {name}", describe)
-            entries = self._asked(f"the settings of topic {name}", configs)
+            found = self._asked(f"topic {name}", describe, Right("Describe", "topic", name))
+            entries = self._asked(f"the settings of topic {name}", configs, Right("DescribeConfigs", "topic", name))
         except UnknownTopic:  # or no more, between the two questions
             return None
         return Topic(
@@ -433,7 +445,7 @@ class ConfluentKafka(KafkaPort):
         try:
             self._admin.create_topics([topic], request_timeout=REQUEST_S)[name].result()
         except KafkaException as error:
-            raise to_error(error.args[0]) from error
+            raise to_error(error.args[0], Right("Create", "topic", name)) from error
         self._wait_until_known(name, partitions)
 
     def _wait_until_known(self, topic: str, partitions: int) -> None:
