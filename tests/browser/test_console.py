@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from playwright.sync_api import Page, Route, expect
 from support.hub_process import HubProcess
+from support.until import wait_until
 
 import headrace
 
@@ -430,6 +431,23 @@ def test_dead_letters_show_their_reason_and_are_sent_again_as_they_were(
     [record] = client.read("bills").to_list()
     assert (record.payload, record.type) == (b"{broken", "paid")
     assert client.bounds("bills.dead").first == 1
+
+
+def test_the_first_paint_waits_for_one_answer_only(
+    hub: HubProcess, client: headrace.Client, open_page: OpenPage
+) -> None:
+    page = open_page("about:blank")
+    held: list[Route] = []
+    page.route("**/console/**", lambda route: held.append(route))
+    page.goto(hub.page, wait_until="commit")
+    painted = "performance.getEntriesByName('first-contentful-paint').length"
+    wait_until(lambda: page.evaluate(painted) == 1)
+    assert page.evaluate("getComputedStyle(document.querySelector('header')).position") == "sticky", "with its style"
+    assert held, "scripts are still to come"
+    for route in held:
+        route.continue_()
+    page.unroute("**/console/**")
+    expect(page.locator("nav a").first).to_be_visible()
 
 
 def test_the_pictures_of_the_docs_can_be_taken() -> None:

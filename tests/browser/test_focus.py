@@ -72,7 +72,7 @@ def test_the_last_page_of_a_table_leaves_the_focus_on_next(
         client.call("table.put", {"table": "long", "key": key, "value": key})
     page = open_page(f"{hub.page}/#/table/long")
     expect(page.locator(PLACE)).to_have_text("1 to 100")
-    to_the_last_page(page, "table.items", "101 to 101 of 101")
+    to_the_last_page(page, "console.entries", "101 to 101 of 101")
 
 
 def test_a_button_that_cannot_be_used_for_a_moment_keeps_the_focus(

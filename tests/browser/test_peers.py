@@ -16,7 +16,7 @@ from headrace.config.address import split_address
 from headrace.immortals import method, serve
 from headrace.protocols.ambrosia.client import Host, Immortal, impulse
 from headrace.protocols.perper.fabric.client import FabricClient
-from headrace.protocols.perper.ignite.binary import encode_string
+from headrace.protocols.perper.ignite.binary import encode_long, encode_string
 from headrace.protocols.perper.ignite.client import IgniteClient
 from headrace.protocols.perper.ignite.configuration import Configuration
 from headrace.protocols.perper.records import Execution, write_execution
@@ -240,3 +240,28 @@ def test_an_immortal_is_seen_from_inside_called_and_given_what_it_waits_for(
     expect(page.get_by_label("State of the immortal")).to_contain_text("before index 0")
     background.call(closed.set)
     served.result(DEADLINE_S)
+
+
+def test_a_cache_shows_what_its_objects_say_and_still_has_their_bytes(
+    hub: HubProcess, client: headrace.Client, open_page: OpenPage, background: Background
+) -> None:
+    async def put() -> None:
+        ignite = await IgniteClient.connect(*split_address(hub.addresses["ignite"]))
+        await ignite.request(GET_OR_CREATE, Configuration({0: "prices"}))
+        await ignite.request(PUT, encode_string("pear"), encode_long(42), cache="prices")
+        await ignite.close()
+
+    background.run(put())
+    page = open_page(f"{hub.page}/#/table/prices")
+    row = page.get_by_label("Entries").locator("tbody tr")
+    expect(row.locator("td").nth(0)).to_have_text("pear string")
+    expect(row.locator("td").nth(1)).to_have_text("42 long")
+    expect(row.locator("td").nth(1).locator("code")).to_have_attribute("title", "hex 042a00000000000000")
+    row.get_by_role("button", name="What to do with pear").click()
+    page.get_by_role("menuitem", name="Change").click()
+    expect(page.get_by_label("Value, as bytes in hex")).to_have_value("042a00000000000000")
+    page.keyboard.press("Escape")
+    page.goto(f"{hub.page}/#/stream/prices?record=0/0")
+    expect(page.get_by_label("Payload", exact=True)).to_have_text("42")
+    page.get_by_role("button", name="Hex", exact=True).click()
+    expect(page.get_by_label("Payload", exact=True)).to_contain_text("04 2a 00")

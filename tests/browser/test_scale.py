@@ -72,7 +72,7 @@ def test_a_stream_that_never_rests_makes_only_the_rows_that_are_new(
     client.append("busy", [b'{"n": %d}' % number for number in range(3_000)])
     page = open_page(f"{hub.page}/#/stream/busy")
     rows = page.locator(".records tbody tr")
-    expect(rows).to_have_count(200)
+    expect(rows).to_have_count(100)
     pulses(page, 2)
     page.evaluate(COUNT)
     for number in range(5):
@@ -81,7 +81,7 @@ def test_a_stream_that_never_rests_makes_only_the_rows_that_are_new(
     assert page.evaluate("window.made") < 500 * 8 + 1_500, (
         "about seven for a record, and what the page says each second"
     )
-    expect(rows).to_have_count(200)
+    expect(rows).to_have_count(100)
     assert elements(page) < 3_000
 
 

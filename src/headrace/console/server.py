@@ -1,17 +1,18 @@
 """Serves the console's page and its pulse on the hub's HTTP port.
 
-    GET /                  the page
-    GET /console/<file>    its scripts and style
+    GET /                  the page, with its style: one answer is all that the first paint waits for
+    GET /console/<file>    its scripts
     GET /console/live      server-sent events until the page goes (pulse.py); needs the right to read
                            ?stream=NAME&partition=0&next=INDEX also says when that stream has records from INDEX on
 
-The page may run only its own scripts and talk only to this hub (Content-Security-Policy); it shows what records hold
-as text and never as markup.
+The page may run only its own scripts, have only its own style and talk only to this hub (Content-Security-Policy); it
+shows what records hold as text and never as markup.
 """
 
 from __future__ import annotations
 
 import contextlib
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from hashlib import sha256
 from importlib import resources
@@ -33,6 +34,7 @@ from headrace.console.sessions import SessionViews
 from headrace.console.trace import Traces
 from headrace.console.traffic import Traffic
 from headrace.console.views import Views
+from headrace.console.words import Reading
 from headrace.errors import BadRequest, HeadraceError
 from headrace.security import Principal
 from headrace.security.admission import from_header
@@ -43,9 +45,11 @@ from headrace.serving.listener import Listener
 if TYPE_CHECKING:
     from headrace.hub import Hub
 
+STATIC = resources.files("headrace.console").joinpath("static")
+STYLE = STATIC.joinpath("style.css").read_bytes()
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    f"default-src 'none'; script-src 'self'; style-src 'sha256-{b64encode(sha256(STYLE).digest()).decode()}'; "
+    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 HEADERS = {
     "Content-Security-Policy": POLICY,
@@ -55,24 +59,24 @@ HEADERS = {
 }
 MEDIA_TYPES = {
     "html": "text/html; charset=utf-8",
-    "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
 
 
 def load_files() -> dict[str, tuple[bytes, str]]:
-    """Path → contents and media type, for everything that the package ships. The page names all scripts, so that the
-    browser asks for them at once, and not for each only when another has named it."""
+    """Path → contents and media type, for everything that the package ships. The page holds its style, and names all
+    scripts, so that the browser asks for them at once, and not for each only when another has named it."""
     files: dict[str, tuple[bytes, str]] = {}
-    for file in resources.files("headrace.console").joinpath("static").iterdir():
+    for file in STATIC.iterdir():
         kind = MEDIA_TYPES.get(file.name.rpartition(".")[2])
         if kind is not None:
             files[f"/console/{file.name}"] = (file.read_bytes(), kind)
     page, kind = files.pop("/console/index.html")
     scripts = sorted(path for path in files if path.endswith(".js"))
     links = "".join(f'<link rel="modulepreload" href="{path}">' for path in scripts).encode()
-    return {"/": (page.replace(b"</head>", links + b"</head>"), kind)} | files
+    head = b"<style>" + STYLE + b"</style>" + links + b"</head>"
+    return {"/": (page.replace(b"</head>", head), kind)} | files
 
 
 class Console:
@@ -145,6 +149,7 @@ async def start(hub: Hub) -> Listener | None:
         return None
     views = Views(hub)
     views.register()
+    Reading(hub).register()
     SessionViews(hub).register()
     traffic = Traffic(hub)
     pipelines = PipelineViews(hub, traffic)

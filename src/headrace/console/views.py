@@ -293,11 +293,7 @@ class Views:
 
     async def frames(self, asked: FramesRequest) -> list[ProtocolFrame]:
         """The bytes of one record in every protocol."""
-        records = await self._hub.read(asked.stream, asked.index, partition=asked.partition, limit=1)
-        if not records.num_rows or records.column("index")[0].as_py() != asked.index:
-            raise BadRequest(f"stream {asked.stream!r} partition {asked.partition} has no record {asked.index}")
-        [row] = plain_rows(records)
-        return record_frames(msgspec.convert(row, SeenRecord))
+        return record_frames(await one_record(self._hub, asked))
 
 
 def _count(bounds: list[Bounds]) -> int:
@@ -347,3 +343,12 @@ def _lasting(seconds: float) -> str:
         if seconds >= 2 * size and seconds % size == 0:
             return f"{seconds / size:g} {unit}"
     return f"{seconds:g} s"
+
+
+async def one_record(hub: Hub, asked: FramesRequest) -> SeenRecord:
+    """The record that is named."""
+    records = await hub.read(asked.stream, asked.index, partition=asked.partition, limit=1)
+    if not records.num_rows or records.column("index")[0].as_py() != asked.index:
+        raise BadRequest(f"stream {asked.stream!r} partition {asked.partition} has no record {asked.index}")
+    [row] = plain_rows(records)
+    return msgspec.convert(row, SeenRecord)

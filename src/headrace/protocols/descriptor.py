@@ -19,6 +19,7 @@ from headrace.config.sections import Section
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
+    from headrace.hub import Hub
     from headrace.protocols.state_machine import StateMachine
 
 BUILT_IN = ("flight", "wallaroo", "ockam", "futoin", "perper", "ambrosia")
@@ -55,6 +56,14 @@ class SeenRecord(msgspec.Struct, frozen=True):
     key: bytes | None = None
 
 
+class Words(msgspec.Struct, frozen=True):
+    """What bytes say that are a data object of a protocol: its type, and its value as text or JSON."""
+
+    form: str
+    kind: str
+    text: str
+
+
 class Place(msgspec.Struct, frozen=True):
     """What runs by a machine, and the state that it is in."""
 
@@ -88,6 +97,8 @@ class Console:
     """A record as it goes out; None if the protocol cannot carry it."""
     places: Callable[[str, dict[str, Any]], list[Place]] = lambda label, details: []
     """Where a session stands in the machines, from its label (`Protocol.labels`) and its details."""
+    words: Callable[[Hub, list[bytes]], list[Words | None]] = lambda hub, objects: [None] * len(objects)
+    """What data objects of its own say, for people; None for bytes that are none. It bounds what it does at once."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -198,7 +198,7 @@ async def test_files_have_a_strict_policy(hub: Hub) -> None:
         assert b"unsafe" not in headers[b"content-security-policy"]
     assert (await get(app, "/none"))[0] == 404
     assert (await get(app, "/", "POST"))[0] == 405
-    assert {"/", "/console/app.js", "/console/style.css"} <= load_files().keys()
+    assert {"/", "/console/app.js"} <= load_files().keys()
     await pulse.close()
 
 

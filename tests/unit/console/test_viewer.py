@@ -19,6 +19,7 @@ from headrace.console.sessions import SessionViews
 from headrace.console.trace import Traces
 from headrace.console.traffic import Traffic
 from headrace.console.views import Views
+from headrace.console.words import Reading
 from headrace.errors import Forbidden
 from headrace.hub import Hub
 from headrace.log.batch import Batch
@@ -47,6 +48,8 @@ REFUSED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("console.history", {"since_us": BEGIN_US, "until_us": 1 << 60, "stream": "secret"}),
     ("record.trace", {"stream": "secret", "index": 0}),
     ("record.frames", {"stream": "secret", "index": 0}),
+    ("record.words", {"stream": "secret", "index": 0}),
+    ("console.entries", {"table": "secret"}),
     ("console.sessions", {}),
     ("console.pipelines", {}),
 )
@@ -69,7 +72,15 @@ class World:
         self.pulse = Pulse(hub, None, self.alarms)
         self.pulse._task.cancel()  # its seconds are not the test's
         maps, traces = Maps(hub, views, self.pipelines, traffic), Traces(hub, self.pipelines, traffic)
-        parts = (views, maps, traces, Search(hub, self.pipelines), self.history, Changes(hub, self.history))
+        parts = (
+            Reading(hub),
+            views,
+            maps,
+            traces,
+            Search(hub, self.pipelines),
+            self.history,
+            Changes(hub, self.history),
+        )
         for part in (self.pipelines, self.alarms, SessionViews(hub), *parts):
             part.register()  # type: ignore[attr-defined]
 

@@ -184,10 +184,11 @@ export function unhex(text) {
   return Uint8Array.from(digits.match(/../g) ?? [], (pair) => parseInt(pair, 16));
 }
 
+export const isReadable = (data) => !/[\x00-\x08\x0e-\x1f]/.test(asText(data) ?? "\0");
+
 // For a look: text as it is; of other bytes what can be printed.
 export function readable(data) {
-  const text = asText(data);
-  if (text !== null && !/[\x00-\x08\x0e-\x1f]/.test(text)) return text;
+  if (isReadable(data)) return asText(data);
   return Array.from(data, (byte) => (byte >= 32 && byte < 127 ? String.fromCharCode(byte) : "·")).join("").replaceAll(/·{2,}/g, "··");
 }
 

@@ -2,7 +2,7 @@
 
 import { call } from "./api.js";
 import { copy } from "./dialogs.js";
-import { asText, bytes, count, decode, facts, fill, h, hex, moment, number, pill, streamLink } from "./dom.js";
+import { asText, bytes, count, decode, facts, fill, h, hex, isReadable, moment, number, pill, streamLink } from "./dom.js";
 
 const SHORT = 160;
 const PART_SHOWN = 240;
@@ -11,7 +11,7 @@ const DUMP_SHOWN = 4096;
 export const opened = (record) => ({ ...record, data: decode(record.payload) });
 
 export function short(record) {
-  const shown = asText(record.data) ?? hex(record.data.slice(0, SHORT));
+  const shown = isReadable(record.data) ? asText(record.data) : hex(record.data.slice(0, SHORT));
   return shown.length > SHORT ? `${shown.slice(0, SHORT)}…` : shown;
 }
 
@@ -43,6 +43,8 @@ function fieldFits(record, json) {
 
 export async function showRecord(place, stream, partition, record) {
   const frames = h("div", {}, h("p", { class: "quiet" }, "…"));
+  const payload = h("div", {}, contents(record));
+  const key = h("span", {}, keyText(record));
   const way = h("div", { "aria-label": "The way of this record", role: "region" });
   fill(
     place,
@@ -58,15 +60,16 @@ export async function showRecord(place, stream, partition, record) {
       ["Event time (UTC)", record.event_time_us === undefined ? null : moment(record.event_time_us)],
       ["Id", record.id],
       ["Type", isNumber(record.type ?? "") ? [record.type, h("div", { class: "quiet" }, "a number, as Wallaroo connectors have one for each stream")] : record.type],
-      ["Key", keyText(record)],
+      ["Key", record.key ? key : null],
       ["Size", bytes(record.data.length)],
     ]),
-    contents(record),
+    payload,
     way,
     h("h2", {}, "As each protocol would send it"),
     frames,
   );
   const named = { stream, partition, index: record.index };
+  read(named, record, key, payload);
   follow(way, named, record);
   try {
     const found = await call("record.frames", named);
@@ -74,6 +77,14 @@ export async function showRecord(place, stream, partition, record) {
   } catch (error) {
     fill(frames, h("p", { class: "bad" }, error.message));
   }
+}
+
+// A key and a payload that are no text may be data objects of a protocol: then they are shown as it reads them.
+async function read(named, record, key, payload) {
+  if (![record.data, decode(record.key)].some((data) => data.length && !isReadable(data))) return;
+  const found = await call("record.words", named).catch(() => ({}));
+  if (found.key) fill(key, found.key.text, " ", h("small", { class: "quiet" }, found.key.kind));
+  if (found.payload) fill(payload, contents(record, found.payload));
 }
 
 // Who wrote it, who has read it, what it was made from and what was made of it.
@@ -121,15 +132,20 @@ async function follow(place, named, record) {
   );
 }
 
-function contents(record) {
-  const text = asText(record.data);
-  let json = null;
+// JSON over several lines; other text as it is, or as `otherwise`.
+function pretty(text, otherwise = text) {
   try {
-    json = text === null ? null : JSON.stringify(JSON.parse(text), null, 2);
+    return JSON.stringify(JSON.parse(text), null, 2);
   } catch {
-    /* not JSON */
+    return otherwise;
   }
+}
+
+function contents(record, words = null) {
+  const text = asText(record.data);
+  const json = text === null ? null : pretty(text, null);
   const forms = [
+    [words && `${words.kind} (${words.form})`, words && pretty(words.text)],
     ["JSON", json],
     ["Text", text],
     ["Hex", dump(record.data)],

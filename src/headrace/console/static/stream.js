@@ -31,7 +31,7 @@ import { liveTable } from "./table.js";
 
 const PAGE = 200;
 const LIVE_KEPT = 1000; // and filtered
-const LIVE_SHOWN = 200; // of them: a page with thousands of elements cannot keep up with what comes
+const LIVE_SHOWN = 100; // of them: a page with thousands of elements cannot keep up with what comes
 const PAST_S = 300; // of the rate's chart
 const SEARCH_PAGE = 1000;
 const SEARCH_PAGES = 50;

@@ -2,13 +2,18 @@
 
 import { call } from "./api.js";
 import { ask, attempt, command, curl, field, form, line, menu, NOT_HEX, note } from "./dialogs.js";
-import { asText, bytes, count, decode, empty, encode, fill, h, head, hex, json, number, place, readable, searchField, unhex, utf8 } from "./dom.js";
+import { asText, bytes, count, decode, empty, encode, fill, h, head, hex, isReadable, json, number, place, readable, searchField, unhex, utf8 } from "./dom.js";
 import { liveTable, pager } from "./table.js";
 
 const ROWS = 100;
 
 const shown = (base64) => readable(decode(base64));
-const cell = (base64) => h("code", { title: asText(decode(base64)) === null ? `hex ${short(hex(decode(base64)))}` : null }, short(shown(base64)));
+// What a protocol reads in bytes that are no text stands for them; the bytes are in the title, and where they are changed.
+const cell = (base64, words) => [
+  h("code", { title: words || !isReadable(decode(base64)) ? `hex ${short(hex(decode(base64)))}` : null }, short(words?.text ?? shown(base64))),
+  words ? [" ", h("small", { class: "quiet", title: `read as ${words.form}` }, words.kind)] : null,
+];
+const named = (row) => row.key_words?.text ?? shown(row.key);
 const short = (text) => (text.length > 300 ? `${text.slice(0, 300)}…` : text);
 
 export async function tablesPage(root, parts, view) {
@@ -75,13 +80,13 @@ export async function tablePage(root, [table], view) {
   const places = pager(ROWS, "entry", go, "entries");
   const rows = liveTable(
     [
-      { title: "Key", wrap: true, cell: (row) => cell(row.key) },
-      { title: "Value", wrap: true, cell: (row) => cell(row.value) },
+      { title: "Key", wrap: true, cell: (row) => cell(row.key, row.key_words) },
+      { title: "Value", wrap: true, cell: (row) => cell(row.value, row.value_words) },
       { title: "Size", number: true, minor: true, cell: (row) => bytes(decode(row.value).length) },
       {
         title: "",
         cell: (row) =>
-          menu(`What to do with ${shown(row.key)}`, [
+          menu(`What to do with ${named(row)}`, [
             { title: "Change…", on: () => put(row) },
             { title: "Remove…", danger: true, on: () => remove(row) },
           ]),
@@ -107,7 +112,7 @@ export async function tablePage(root, [table], view) {
   );
 
   async function refresh() {
-    const items = await call("table.items", { table, offset: state.offset, limit: ROWS + 1 });
+    const items = await call("console.entries", { table, offset: state.offset, limit: ROWS + 1 });
     rows.update(items.slice(0, ROWS));
     places.update(state.offset, state.offset + items.length, true);
   }
@@ -120,7 +125,7 @@ export async function tablePage(root, [table], view) {
 
   async function put(row) {
     const before = row ? decode(row.value) : utf8("");
-    const isText = asText(before) !== null;
+    const isText = isReadable(before);
     const asked = (values) => ({
       table,
       key: row ? row.key : encode(utf8(values.key)),
@@ -128,10 +133,10 @@ export async function tablePage(root, [table], view) {
       ...(row ? { expect_value: row.value } : {}),
     });
     const answer = await ask(
-      row ? `Change ${shown(row.key)}` : `Set a key of ${table}`,
+      row ? `Change ${named(row)}` : `Set a key of ${table}`,
       form(
         [
-          field("Key", "key", { required: true, value: row ? shown(row.key) : "", readonly: Boolean(row) }),
+          field("Key", "key", { required: true, value: row ? named(row) : "", readonly: Boolean(row) }),
           h("label", { class: "block" }, isText ? "Value" : "Value, as bytes in hex", h("textarea", { name: "value", value: isText ? asText(before) : hex(before) })),
           row ? h("p", { class: "quiet" }, "Nothing is changed if somebody else has changed it meanwhile.") : null,
         ],
@@ -150,7 +155,7 @@ export async function tablePage(root, [table], view) {
 
   async function remove(row) {
     const sure = await ask(
-      `Remove ${shown(row.key)}`,
+      `Remove ${named(row)}`,
       [h("p", {}, "The key and its value go. The change is a record like any other."), command(curl("table.delete", { table, key: row.key }))],
       { ok: "Remove", danger: true },
     );

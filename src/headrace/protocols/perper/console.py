@@ -8,6 +8,7 @@ from headrace.protocols.descriptor import Console, Field, Place, SeenRecord, Wir
 from headrace.protocols.perper.fabric import session as fabric
 from headrace.protocols.perper.ignite import session as ignite
 from headrace.protocols.perper.ignite.binary import encode_byte_array
+from headrace.protocols.perper.words import words
 
 
 def wire_form(record: SeenRecord) -> WireForm:
@@ -27,4 +28,4 @@ def places(label: str, details: dict[str, Any]) -> list[Place]:
     return [Place("fabric/call", method, state) for method, state in details.get("call_states", ())]
 
 
-CONSOLE = Console(machines=(*ignite.MACHINES, *fabric.MACHINES), wire_form=wire_form, places=places)
+CONSOLE = Console(machines=(*ignite.MACHINES, *fabric.MACHINES), wire_form=wire_form, places=places, words=words)

@@ -238,7 +238,7 @@ def _walk(
                     f"data object is nested deeper than {limits.nesting_max} at byte {position}; "
                     "the limit is set by 'perper.nesting_max'"
                 )
-            position, count = _elements(data, position + 1, end, code)
+            position, count = elements(data, position + 1, end, code)
             limits.take(count)
             left.append(count)
         else:
@@ -246,7 +246,7 @@ def _walk(
     return position
 
 
-def _elements(data: bytes, body: int, end: int, code: int) -> tuple[int, int]:
+def elements(data: bytes, body: int, end: int, code: int) -> tuple[int, int]:
     """Where the first element of a container stands, and how many there are; `body` is after its code."""
     if code in (COLLECTION, MAP):
         per_entry = 2 if code == MAP else 1

@@ -225,6 +225,14 @@ def read(kind: Kind, data: bytes, position: int, end: int) -> Any:
     return fitted
 
 
+def scalar(data: bytes, position: int, end: int) -> Any:
+    """The value of a data object that holds no others, whatever its type."""
+    reader = _READERS.get(data[position])
+    if reader is None:
+        raise BinaryError(f"a data object of type {data[position]} is no single value")
+    return reader(data, position, end)
+
+
 def object_as(kind: Kind, data: bytes) -> bytes | None:
     """A data object as one of a type; None if that takes more than to write it down in another way."""
     if data[0] == NULL or kind.code == 0:
