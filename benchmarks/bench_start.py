@@ -94,6 +94,7 @@ def measure(name: str, source: Path, asked: argparse.Namespace, folder: Path) ->
         for _ in range(asked.turns):
             shutil.rmtree(data)
             shutil.copytree(kept, data)
+            os.sync()  # the start must not wait for what the copy left to write
             seconds, cpu, megabytes = start(source, data, environment)
             load = os.getloadavg()[0]
             print(

@@ -103,8 +103,8 @@ def _peer_of(connection: socket.socket) -> str:
     return address_from(connection.getpeername())
 
 
-def cut(port: int, *, inode: int | None = None, peer: str | None = None) -> int:
-    """Cut every accepted connection on this port of this process, or only one: by its inode, or by its peer as gRPC
+def cut(port: int, *, inodes: Container[int] | None = None, peer: str | None = None) -> int:
+    """Cut every accepted connection on this port of this process, or only some: by their inodes, or by the peer as gRPC
     writes it. Returns how many.
 
     Flight's server waits for open calls when it shuts down, and it has no way to end a call whose client neither reads
@@ -113,7 +113,7 @@ def cut(port: int, *, inode: int | None = None, peer: str | None = None) -> int:
     count = 0
     for name in os.listdir(DESCRIPTORS):
         with accepted(int(name), port) as connection, contextlib.suppress(OSError):
-            if connection is None or inode not in (None, os.fstat(connection.fileno()).st_ino):
+            if connection is None or (inodes is not None and os.fstat(connection.fileno()).st_ino not in inodes):
                 continue
             if peer is None or normal(peer) == _peer_of(connection):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -132,6 +132,9 @@ class Connections:
         self._closely_until_s = 0.0
         self._open: dict[int, _Connection] = {}
         self._understood: set[str] = set()
+        self._ended: set[int] = set()
+        """The inodes of those that have to go, and are not gone yet."""
+        self._cutting: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -141,8 +144,9 @@ class Connections:
 
     def stop(self) -> None:
         """Watch no more."""
-        if self._task is not None:
-            self._task.cancel()
+        for task in (self._task, self._cutting):
+            if task is not None:
+                task.cancel()
         for connection in self._open.values():
             connection.arrival.close()
 
@@ -163,9 +167,13 @@ class Connections:
     def update(self, seen: list[Seen], understood: set[str]) -> None:
         """Compare what is there with what was."""
         putting = self._putting()
-        for inode in self._open.keys() - {each.inode for each in seen}:
+        there = {each.inode for each in seen}
+        self._ended &= there
+        for inode in self._open.keys() - there:
             self._open.pop(inode).arrival.close()
         for each in seen:
+            if each.inode in self._ended:
+                continue
             connection = self._open.get(each.inode) or self._opened(each)
             if connection is None:
                 continue
@@ -192,4 +200,15 @@ class Connections:
 
     def _end(self, inode: int, why: str) -> None:
         self._open.pop(inode, None)
-        cut(self._port, inode=inode)
+        self._ended.add(inode)
+        if self._cutting is None:
+            self._cutting = asyncio.create_task(self._cut(), name="flight connections end")
+
+    async def _cut(self) -> None:
+        """All of them at once, beside the event loop: to find one is to look at every descriptor of the process, and a
+        crowd has thousands."""
+        done: set[int] = set()
+        while some := self._ended - done:
+            done |= some
+            await asyncio.to_thread(cut, self._port, inodes=some)
+        self._cutting = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import threading
 
 import pyarrow.flight as flight
 import pytest
@@ -119,6 +120,32 @@ async def test_half_a_message_of_any_size_is_counted_and_cut_off() -> None:
         assert hub.intake.held_bytes == 0
         writer.close()
         await listener.close()
+
+
+async def test_a_crowd_is_cut_off_at_once_and_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuts: list[set[int]] = []
+
+    def cut(port: int, *, inodes: set[int]) -> int:
+        assert threading.current_thread() is not threading.main_thread()
+        cuts.append(set(inodes))
+        return len(inodes)
+
+    monkeypatch.setattr(connections, "cut", cut)
+    async with memory_hub(Config(limits=Limits(strangers_max=10))) as hub:
+        watched = Connections(hub.intake, 1)
+        crowd = [Seen(100 + number, f"127.0.0.1:{number}", 0) for number in range(1000)]
+        watched.update(crowd, set())
+        assert hub.intake.strangers == 10
+        await until(lambda: sum(map(len, cuts)) == 990)
+        assert len(cuts) == 1
+        watched.update(crowd, set())  # gRPC has not closed them yet
+        assert (hub.intake.strangers, len(watched._open)) == (10, 10)
+        watched.update(crowd[-10:], set())
+        assert not watched._ended
+        watched.update([*crowd[-10:], Seen(5000, "127.0.0.1:5", 0)], set())
+        await until(lambda: len(cuts) == 2)
+        assert (cuts[1], hub.intake.strangers) == ({1090}, 10)
+        watched.stop()
 
 
 async def test_nothing_is_watched_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
