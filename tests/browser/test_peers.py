@@ -199,13 +199,22 @@ class Shop(Immortal):
         return await self.token(bool)
 
 
+class Clerk(Immortal):
+    """One that calls another."""
+
+    @method
+    async def buy(self, item: str) -> int:
+        return await self.proxy(Shop, "shop").order(item)
+
+
 def test_an_immortal_is_seen_from_inside_called_and_given_what_it_waits_for(
     hub: HubProcess, client: headrace.Client, open_page: OpenPage, background: Background
 ) -> None:
     closed = asyncio.Event()
 
     async def shop() -> None:
-        async with serve(Shop, "shop", hub=hub.addresses["flight"]):
+        address = hub.addresses["flight"]
+        async with serve(Shop, "shop", hub=address), serve(Clerk, "clerk", hub=address):
             await closed.wait()
 
     served = background.start(shop())
@@ -238,6 +247,16 @@ def test_an_immortal_is_seen_from_inside_called_and_given_what_it_waits_for(
     expect(state).to_contain_text('"pear"')
     page.get_by_label("State in which checkpoint").fill("0")
     expect(page.get_by_label("State of the immortal")).to_contain_text("before index 0")
+    assert client.immortal("clerk").buy(item="plum") == 2
+    assert client.immortal("clerk").buy(item="quince") == 3  # the clerk has started by now: its log has links
+    page.get_by_role("row", name="clerk").click()
+    events = page.locator(".events li")
+    bought = events.filter(has_text='"quince"').filter(has_text="buy")
+    bought.get_by_role("button", name="led to shop").click()
+    chosen = page.locator(".events li.chosen")
+    expect(chosen).to_contain_text('order from clerk {"item":"quince"}')
+    chosen.get_by_role("button", name="caused by clerk").click()
+    expect(chosen).to_contain_text('buy from outside {"item":"quince"}')
     background.call(closed.set)
     served.result(DEADLINE_S)
 

@@ -17,6 +17,7 @@ from headrace.cli.options import Answer, HubOptions, sharing
 from headrace.cli.output import JsonFlag, fail, print_json, print_table
 from headrace.log.ops import CheckpointInfo
 from headrace.protocols.ambrosia.binding.immortal import Immortal
+from headrace.protocols.ambrosia.lineage import Place
 from headrace.protocols.ambrosia.settings import ImmortalSection
 from headrace.protocols.ambrosia.verbs import DebugPorts, ImmortalInfo, LoggedMessage
 from headrace.units import parse_bytes
@@ -110,11 +111,16 @@ def log(
     request = {"name": name, "start": start, "limit": limit}
     messages = answer.request("immortal.log", request, list[LoggedMessage])
     rows = [
-        [m.index, m.sequence, _time(m.time_us), m.sender, m.kind, m.name or m.method, m.call_number, m.text or m.base64]
+        [m.index, m.sequence, _time(m.time_us), m.sender, m.kind, m.name or m.method, m.call_number, m.text or m.base64,
+         None if m.cause is None else _place(m.cause), ", ".join(map(_place, m.led_to))]
         for m in messages
-    ]
-    columns = ["#index", "#record", "time", "sender", "kind", "method", "#call", "arguments"]
+    ]  # fmt: skip
+    columns = ["#index", "#record", "time", "sender", "kind", "method", "#call", "arguments", "cause", "led to"]
     answer.table(messages, columns, rows, empty="nothing logged")
+
+
+def _place(place: Place) -> str:
+    return f"{place.name} {place.index}"
 
 
 def _time(time_us: int) -> str:

@@ -91,7 +91,7 @@ async def serve(
 
     async def addresses() -> tuple[str, str]:
         found = await asyncio.to_thread(place.find)
-        host.says_pair = found.pairs
+        host.says_pair, host.says_cause = found.pairs, found.traces
         return str(found.receive), str(found.send)
 
     host = Host(factory, name=name, receive="", send="", addresses=addresses, watcher=shown)

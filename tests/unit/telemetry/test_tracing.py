@@ -262,6 +262,34 @@ async def test_a_call_of_an_immortal_is_a_span_in_the_trace_of_its_caller(told: 
     assert (attribute(good, "error.type"), attribute(bad, "error.type")) == (None, "method-raised")
 
 
+class Cashier(Immortal):
+    sold: int = 0
+
+    @method
+    async def sell(self, amount: int) -> int:
+        till = self.proxy(Till, "register")
+        first = await till.take(amount)
+        return first + await till.take(amount)
+
+
+async def test_calls_between_immortals_are_in_the_trace_of_the_call_that_led_to_them(told: Told) -> None:
+    flight = told.runtime.addresses["flight"]
+    url = f"http://{told.runtime.addresses['http']}/api/immortals/desk/sell"
+    async with serve(Till, "register", hub=flight), serve(Cashier, "desk", hub=flight), httpx.AsyncClient() as client:
+        assert (await client.post(url, json={"amount": 0})).json() == 0  # both have started then
+        answer = await client.post(url, json={"amount": 5}, headers={"traceparent": TRACEPARENT})
+        assert answer.json() == 15
+    mine = [span for span in told.spans() if _trace_of(span) == REMOTE_TRACE]
+    (sold,), taken = ([span for span in mine if span.name == name] for name in ("desk.sell", "register.take"))
+    assert len(taken) == 2  # the second is made after the answer to the first
+    assert sold.context is not None
+    for span in taken:
+        assert span.parent is not None
+        assert (_trace_of(span), span.parent.span_id) == (REMOTE_TRACE, sold.context.span_id)
+        assert attribute(span, "headrace.caller") == "desk"
+        assert span.end_time is not None
+
+
 async def test_futoin_continues_the_trace_of_its_caller(told: Told) -> None:
     call = {"f": "futoin.evt.gen:1.0:addEvent", "p": {"type": "ORDER", "data": {"count": 3}}}
     async with httpx.AsyncClient(base_url=f"http://{told.runtime.addresses['http']}") as client:

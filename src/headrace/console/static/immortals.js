@@ -10,9 +10,10 @@ import { said, timeline, title as named } from "./timeline.js";
 
 const kinds = { running: "good", debugging: "good", standby: "good", absent: "warn", unregistered: "" };
 const ENTRIES = 200;
+const AROUND = 20; // messages before the one that was asked for
 
 export async function immortalsPage(root, [chosen], view) {
-  const state = { name: chosen ?? null, one: null, start: null, first: 0, drawn: null }; // start: where the shown part of the log begins, null for its end
+  const state = { name: chosen ?? null, one: null, start: null, first: 0, at: null, drawn: null }; // start: where the shown part of the log begins, null for its end
   const none = h("div", {});
   const rows = liveTable(
     [
@@ -30,7 +31,7 @@ export async function immortalsPage(root, [chosen], view) {
       key: (row) => row.name,
       empty: none,
       onOpen: async (row) => {
-        Object.assign(state, { name: row.name, start: null });
+        Object.assign(state, { name: row.name, start: null, at: null });
         view.at(["immortals", row.name]);
         fill(list);
         await view.now();
@@ -160,7 +161,7 @@ export async function immortalsPage(root, [chosen], view) {
     await inside.update(one, state.methods);
     const now = JSON.stringify([one, state.start]);
     if (now === state.drawn) return;
-    const logged = one.registered ? await call("immortal.log", { name: one.name, start: state.start, limit: ENTRIES }) : [];
+    const logged = one.registered ? await call("immortal.log", { name: one.name, start: state.start === null ? null : Math.max(one.log_first, state.start), limit: ENTRIES }) : [];
     const entries = logged.filter((entry) => entry.name !== "clock"); // what time it was; each message has that already
     state.drawn = now;
     state.first = entries[0]?.index ?? one.log_first;
@@ -218,6 +219,18 @@ export async function immortalsPage(root, [chosen], view) {
     );
   }
 
+  // A button that leads to a message of this immortal or another one.
+  function jump(how, { name, index }) {
+    const go = async () => {
+      Object.assign(state, { name, at: index, start: Math.max(0, index - AROUND), drawn: null });
+      view.at(["immortals", name]);
+      document.activeElement?.blur(); // what is about to be drawn anew has the focus
+      await view.now();
+      list.querySelector(".chosen")?.scrollIntoView({ block: "center" });
+    };
+    return h("button", { type: "button", class: "quiet-button", onclick: go }, `${how} ${name} ${number(index)}`);
+  }
+
   function look(start) {
     state.start = start;
     list.scrollTop = 0;
@@ -236,9 +249,10 @@ export async function immortalsPage(root, [chosen], view) {
         h("button", { type: "button", onclick: () => replay(one, saved.id).then((done) => done && view.now()) }, "Replay from here"),
       );
     }
+    const isChosen = state.at === entry.index;
     return h(
       "li",
-      {},
+      isChosen ? { class: "chosen", "aria-current": "true" } : {},
       h("span", { class: "still", title: moment(entry.time_us) }, today(entry.time_us)),
       ` #${number(entry.sequence)} `,
       pill(entry.kind),
@@ -248,6 +262,8 @@ export async function immortalsPage(root, [chosen], view) {
       " ",
       h("code", {}, short(entry)),
       entry.answer ? h("span", { class: entry.answer.raised ? "bad" : "good" }, answered(entry)) : "",
+      entry.cause ? [" ", jump("caused by", entry.cause)] : "",
+      entry.led_to.map((place) => [" ", jump("led to", place)]),
       h("span", { class: "quiet" }, ` ${bytes(entry.bytes)}`),
       state.methods?.methods.some((each) => each.name === entry.name)
         ? h("button", { type: "button", class: "quiet-button", onclick: () => callMethod(one, state.methods, entry).then(() => view.now()) }, "Call again…")

@@ -118,6 +118,8 @@ class Host:
         self._reader = RecordReader()
         self.engine: Engine
         self.recoveries = 0
+        self.says_cause = False
+        """Whether the hub wants to know what each message led to (`lineage.py`)."""
         self.says_pair = False
         """Whether the hub wants to know which two sockets are ours (`pairing.py`)."""
 
@@ -169,6 +171,7 @@ class Host:
         try:
             found = self._addresses()
             receive, send = await found if inspect.isawaitable(found) else found
+            self.engine.marks = self.says_cause
             self._from_hub, _ = await loop.create_connection(lambda: _Socket(self), *split_address(send))
             self._to_hub, _ = await loop.create_connection(lambda: _Socket(self), *split_address(receive))
             if self.says_pair:

@@ -29,6 +29,7 @@ from headrace.protocols.ambrosia.coordinator.instance import Instance
 from headrace.protocols.ambrosia.coordinator.outside import OUTSIDE
 from headrace.protocols.ambrosia.coordinator.store import producer_of
 from headrace.protocols.ambrosia.description import DescribedMessage, describe_messages
+from headrace.protocols.ambrosia.lineage import Place
 from headrace.protocols.ambrosia.settings import ImmortalSection
 
 CHECKPOINT_SHOWN_BYTES_MAX = 64 << 20
@@ -133,6 +134,8 @@ class ImmortalInfo(msgspec.Struct, frozen=True, kw_only=True):
     standbys: int = 0
     pairs: bool = False
     """Whether its programs may say which two sockets are one's own."""
+    traces: bool = False
+    """Whether its programs may say which message led to what."""
     described: bool = False
     """Whether its program has said what can be called of it."""
     senders: list[Peer] = []
@@ -157,6 +160,11 @@ class LoggedMessage(DescribedMessage, frozen=True, kw_only=True):
     name: str | None = None
     """Of the method, if the program has said what its methods are called; of our own, what it is about."""
     answer: Answer | None = None
+    cause: Place | None = None
+    """The message after which another immortal, or this one, said it: as a program of `headrace.immortals` says, and
+    with other bindings the last that they had been sent."""
+    led_to: tuple[Place, ...] = ()
+    """The messages that were said after it."""
 
 
 class DebugPorts(msgspec.Struct, frozen=True):
@@ -277,11 +285,15 @@ class ImmortalVerbs:
         bounds = hub.bounds(instance.names.log)
         start = max(bounds.first, bounds.next - request.limit) if request.start is None else request.start
         batch = await hub.read(instance.names.log, start, limit=request.limit, max_bytes=16 << 20)
-        interface = self._coordinator.store.interface(request.name)
+        interface, lineage = self._coordinator.store.interface(request.name), self._coordinator.lineage
         names = OWN_WORDS | {each.id: each.name for each in (interface.methods if interface is not None else ())}
         return [
             msgspec.structs.replace(
-                message, name=names.get(message.method or 0), answer=self._answer(request.name, message)
+                message,
+                name=names.get(message.method or 0),
+                answer=self._answer(request.name, message),
+                cause=lineage.cause(request.name, message.index),
+                led_to=tuple(lineage.led_to(request.name, message.index)),
             )
             for row in batch.to_pylist()
             for message in decoded_row(row)
@@ -329,6 +341,7 @@ class ImmortalVerbs:
             undelivered=max(0, bounds.next - position),
             standbys=len(instance.standbys),
             pairs=True,
+            traces=True,
             described=self._coordinator.store.interface(instance.name) is not None,
             senders=senders,
             checkpoints=instance.checkpoints(),

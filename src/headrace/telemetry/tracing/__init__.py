@@ -32,6 +32,15 @@ class Span(Protocol):
     def set_attribute(self, key: str, value: Value, /) -> Any: ...
 
 
+class Followed(Protocol):
+    """A span that others may follow, whenever and wherever they run."""
+
+    @property
+    def context(self) -> object: ...
+
+    def end(self) -> None: ...
+
+
 class _NoSpan:
     def set_attribute(self, key: str, value: Value, /) -> None:
         """Nobody listens."""
@@ -56,6 +65,14 @@ class Tracing:
     def span(self, name: str, attributes: Mapping[str, Value] | None = None) -> AbstractContextManager[Span]:
         """A piece of work inside."""
         return contextlib.nullcontext(_NO_SPAN)
+
+    def context(self) -> object | None:
+        """The trace that is being worked for, to be followed later; None if nobody keeps it."""
+        return None
+
+    def follow(self, name: str, parent: object, attributes: Mapping[str, Value]) -> Followed:
+        """A span of a trace that `context` gave, or another span of it; whoever starts it ends it."""
+        raise NotImplementedError("nothing gives a trace to follow")
 
     async def close(self) -> None:
         """Send what has not been sent."""

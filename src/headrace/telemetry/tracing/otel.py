@@ -105,6 +105,12 @@ class OtelTracing(Tracing):
     def span(self, name: str, attributes: Mapping[str, Value] | None = None) -> AbstractContextManager[Span]:
         return self._current(name, SpanKind.INTERNAL, attributes, None)
 
+    def context(self) -> object | None:
+        return get_current() if trace.get_current_span().is_recording() else None
+
+    def follow(self, name: str, parent: object, attributes: Mapping[str, Value]) -> _Followed:
+        return _Followed(self._tracer.start_span(name, cast("Context", parent), SpanKind.INTERNAL, attributes))
+
     @contextmanager
     def _current(
         self, name: str, kind: SpanKind, attributes: Mapping[str, Value] | None, context: Context | None
@@ -200,6 +206,14 @@ class OtelTracing(Tracing):
 
     async def close(self) -> None:
         await asyncio.to_thread(self._provider.shutdown)
+
+
+class _Followed:
+    """A span that ends when it is told to."""
+
+    def __init__(self, span: Span) -> None:
+        self.context: object = trace.set_span_in_context(span, Context())
+        self.end = span.end
 
 
 def failed(span: Span, error: BaseException) -> None:

@@ -35,8 +35,11 @@ from headrace.protocols.ambrosia.binding.methods import (
 from headrace.protocols.ambrosia.binding.queries import answer_query
 from headrace.protocols.ambrosia.binding.values import to_json
 from headrace.protocols.ambrosia.codec import BodyKind, Call, Return, RpcType, Type
+from headrace.protocols.ambrosia.lineage import END, mark_of
 from headrace.protocols.ambrosia.record_reader import Record
 
+OUTSIDE: Final = b"@outside"
+HEAD_BYTES: Final = 16  # within which a message names its destination
 logger = logging.getLogger("headrace.immortal")
 JOURNAL_BYTES_MAX: Final = 1 << 20
 TIMERS_AT_ONCE: Final = 1_000
@@ -91,6 +94,8 @@ class Engine:
         self.to_start: dict[tuple[str | None, int], Effect] = {}
         """What is to be done outside and has not been begun."""
         self.watcher: Watcher | None = None
+        self.marks = False
+        """Whether the hub is told what was said after which message."""
         self.processed = 0
         """Messages so far."""
         self.queries = 0
@@ -141,7 +146,7 @@ class Engine:
                 with _collector_paused():
                     self._restore(blob)
         elif item.sequence >= 0:
-            self.messages(item.payload)
+            self.messages(item.payload, item.sequence)
         elif item.sequence == codec.SEQUENCE_CONTROL:
             for message in codec.decode_messages(item.payload, addressed=False):
                 if isinstance(message, codec.Signal):
@@ -258,16 +263,27 @@ class Engine:
 
     # --- messages -----------------------------------------------------------------------------------------------
 
-    def messages(self, payload: bytes) -> None:
-        """The messages of a record."""
+    def messages(self, payload: bytes, record: int | None = None) -> None:
+        """The messages of a record. With its number, the hub is told what each of them led to."""
         saved = None if self.keyed is not None else self.cell.journal(payload, JOURNAL_BYTES_MAX)
+        place = 0
         for message in codec.decode_messages(payload, addressed=False):
             for call in message.calls if isinstance(message, codec.RpcBatch) else (message,):
                 self.processed += 1
+                said = len(self._out)
                 self._message(call)
+                if self.marks and record is not None and self.primary and self._led_to_calls(said):
+                    self._out.insert(said, mark_of(record, place))
+                    self._out.append(END)
+                place += 1
         if saved is not None and saved.upgrade_at is not None and self.cell.quiet:
             self._upgrade()
             logger.info("%s: upgraded", self.name)
+
+    def _led_to_calls(self, said: int) -> bool:
+        """Whether something else was said since than an answer to the outside, which nobody logs."""
+        new = len(self._out) - said
+        return new > 1 or (new == 1 and OUTSIDE not in self._out[said][:HEAD_BYTES])
 
     def _message(self, message: codec.Message) -> None:
         if isinstance(message, Call) and message.method == CLOCK_METHOD and len(message.arguments) == TIME.size:

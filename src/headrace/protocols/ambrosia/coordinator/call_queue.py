@@ -26,6 +26,7 @@ from headrace.protocols.ambrosia.binding.methods import CLOCK_METHOD
 from headrace.protocols.ambrosia.call_reader import Calls, label_of_call
 from headrace.protocols.ambrosia.codec import RECORD_BYTES_MAX, RECORD_HEADER_BYTES, Call, RpcType, encode
 from headrace.protocols.ambrosia.coordinator.store import SEQUENCE_PRODUCER, StreamNames, producer_of
+from headrace.protocols.ambrosia.lineage import Origin
 
 QUEUE_BYTES_MAX: Final = 1 << 20  # senders are held back while this much waits for the disk
 PIECE_BYTES_MAX: Final = RECORD_BYTES_MAX - RECORD_HEADER_BYTES - 32  # room for the time
@@ -43,6 +44,8 @@ class LoggedRecord:
     count: int
     replayable: int
     payload: bytes
+    origins: list[tuple[int, int, Origin]]
+    """Of calls whose origin is known: the place of the first, how many, and the origin."""
     first: int = -1
     """The index of its first message, known once it is durable."""
 
@@ -60,12 +63,16 @@ class Arrival(NamedTuple):
     """What they add to a record."""
     stored_bytes: int
     """What they add to a transaction, at the most."""
+    origin: Origin | None = None
 
     @classmethod
-    def of(cls, sender: str | None, calls: Calls, ops: tuple[Op, ...], number: int | None) -> Arrival:
+    def of(
+        cls, sender: str | None, calls: Calls, ops: tuple[Op, ...], number: int | None, origin: Origin | None = None
+    ) -> Arrival:
         """With their sizes."""
         payload_bytes = sum(map(len, calls.parts))
-        return cls(sender, calls, ops, number, payload_bytes, payload_bytes + calls.count * _overhead(sender, calls))
+        stored_bytes = payload_bytes + calls.count * _overhead(sender, calls)
+        return cls(sender, calls, ops, number, payload_bytes, stored_bytes, origin)
 
     @property
     def key(self) -> bytes | None:
@@ -139,6 +146,16 @@ def _records(arrivals: Iterable[Arrival]) -> list[list[Arrival]]:
         records[-1].append(arrival)
         room -= size
     return records
+
+
+def _origins(arrivals: list[Arrival]) -> list[tuple[int, int, Origin]]:
+    """The origins in a record."""
+    found, place = [], 0
+    for arrival in arrivals:
+        if arrival.origin is not None:
+            found.append((place, arrival.calls.count, arrival.origin))
+        place += arrival.calls.count
+    return found
 
 
 def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:
@@ -221,12 +238,19 @@ class CallQueue:
                 stored = max(stored, self._hub.producer(stream, producer) or 0)
         return stored
 
-    def add(self, sender: str | None, calls: Calls, number: int | None, ops: tuple[Op, ...] = ()) -> None:
+    def add(
+        self,
+        sender: str | None,
+        calls: Calls,
+        number: int | None,
+        ops: tuple[Op, ...] = (),
+        origin: Origin | None = None,
+    ) -> None:
         """Take calls in; `number` is the sender's count with them. They reach the log in this order, from the next
         `commit` on."""
         if sender is not None and number is not None:
             self.counts[producer_of(sender, calls.replayable)] = number
-        arrival = Arrival.of(sender, calls, ops, number)
+        arrival = Arrival.of(sender, calls, ops, number, origin)
         self.queued_bytes += arrival.payload_bytes
         if arrival.payload_bytes <= PIECE_BYTES_MAX and arrival.stored_bytes <= self._transaction_bytes_max:
             self._queue.append(arrival)
@@ -344,7 +368,7 @@ class CallQueue:
             batch, data, replayable = pack(record, sequence)
             ops.append(Append(stream, batch))
             if sequence is not None:
-                logged.append(LoggedRecord(sequence, batch.count, replayable, data))
+                logged.append(LoggedRecord(sequence, batch.count, replayable, data, _origins(record)))
                 self.next_sequence += 1
             else:
                 self.pending_bytes += len(data)

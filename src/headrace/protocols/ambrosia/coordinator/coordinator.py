@@ -23,6 +23,7 @@ from headrace.protocols.ambrosia.coordinator.link import Link
 from headrace.protocols.ambrosia.coordinator.outside import OutsideCalls
 from headrace.protocols.ambrosia.coordinator.ports import Guest, MakeLink, PortPair
 from headrace.protocols.ambrosia.coordinator.store import IMMORTALS_TABLE, Registration, Store, check_name, producer_of
+from headrace.protocols.ambrosia.lineage import Lineage
 from headrace.protocols.ambrosia.metrics import AmbrosiaMetrics
 from headrace.protocols.ambrosia.session import Input, State
 from headrace.protocols.ambrosia.settings import Ambrosia, ImmortalSection, Sockets
@@ -58,7 +59,8 @@ class Coordinator:
         self.settings = settings
         self.limits = msgspec.structs.replace(settings, message_bytes_max=message_bytes_max)
         self.store = Store(hub)
-        self.outside = OutsideCalls(hub, settings, message_bytes_max)
+        self.lineage = Lineage(hub.tracing)
+        self.outside = OutsideCalls(hub, settings, message_bytes_max, self.lineage)
         self.instances: dict[str, Instance] = {}
         self.ports: dict[str, PortPair] = {}
         self.debugging: dict[str, list[DebugSession]] = {}
@@ -127,7 +129,7 @@ class Coordinator:
             self.hub.set_aside.note(IMMORTALS_TABLE, name.encode(), value, error)
 
     async def _open_instance(self, name: str, registration: Registration | None) -> Instance:
-        instance = Instance(self.hub, self.store, name, registration, self.log_refused)
+        instance = Instance(self.hub, self.store, name, registration, self.log_refused, self.lineage)
         self.instances[name] = instance
         try:
             await instance.open()
@@ -315,6 +317,7 @@ class Coordinator:
         names = instance.names
         await self.store.forget_immortal(instance.name)
         await self.outside.forget(instance.name)
+        self.lineage.forget(instance.name)
         for stream in (names.log, names.pending, names.inbox):
             if stream in existing:
                 await self.hub.delete_stream(stream)
@@ -423,7 +426,7 @@ class Coordinator:
             limit = self.settings.destinations_max
             if unknown >= limit:
                 raise LimitExceeded("names called but not registered", unknown + 1, limit, "ambrosia.destinations_max")
-            instance = self.instances[text] = Instance(self.hub, self.store, text, None, self.log_refused)
+            instance = self.instances[text] = Instance(self.hub, self.store, text, None, self.log_refused, self.lineage)
             self.spawn(instance.open())
             logger.info("immortal %s: calls %s, which nobody registered; they are kept", sender, text)
         return instance

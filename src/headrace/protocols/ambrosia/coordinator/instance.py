@@ -28,6 +28,7 @@ from headrace.protocols.ambrosia.coordinator.store import (
     Store,
     StreamNames,
 )
+from headrace.protocols.ambrosia.lineage import Lineage
 from headrace.protocols.ambrosia.settings import Ambrosia
 
 if TYPE_CHECKING:
@@ -44,13 +45,20 @@ class Instance:
     """An immortal, or a name that calls were sent to before anybody registered it (`registration` None)."""
 
     def __init__(
-        self, hub: Hub, store: Store, name: str, registration: Registration | None, on_failed: OnFailed
+        self,
+        hub: Hub,
+        store: Store,
+        name: str,
+        registration: Registration | None,
+        on_failed: OnFailed,
+        lineage: Lineage,
     ) -> None:
         self.hub = hub
         self.store = store
         self.name = name
         self.names = StreamNames(name)
         self.registration = registration
+        self._lineage = lineage
         self.queue = CallQueue(
             hub, self.names, lambda sender: store.forgotten(sender, name), self._logged, self._failed
         )
@@ -230,6 +238,9 @@ class Instance:
 
     def _logged(self, records: list[LoggedRecord]) -> None:
         self._records_in.inc(sum(record.count for record in records))
+        for record in records:
+            for place, count, origin in record.origins:
+                self._lineage.logged(self.name, record.first + place, count, origin)
         if self.primary is None:
             self.absent_bytes += sum(len(record.payload) for record in records)
         else:

@@ -18,6 +18,7 @@ from headrace.protocols.ambrosia.coordinator.instance import Instance
 from headrace.protocols.ambrosia.coordinator.outside import OUTSIDE
 from headrace.protocols.ambrosia.coordinator.record_feed import RecordFeed
 from headrace.protocols.ambrosia.coordinator.repeats import Repeats
+from headrace.protocols.ambrosia.lineage import PREFIX, Origin, Place, read_mark
 from headrace.protocols.ambrosia.session import Action, Input, Session, State
 from headrace.protocols.errors import RemoteProtocolError
 
@@ -69,6 +70,8 @@ class Link:
         self._feeding = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._routes: dict[bytes, Instance] = {b"": instance}
+        self._marks = False  # whether it says what calls were made after, and what it said last
+        self._after: tuple[int, int] | None = None
         self._repeats = Repeats(coordinator.hub, instance.name)
         self._called: dict[Instance, None] = {}  # since the link began; what is repeated may not be durable yet either
         self._touched: dict[Instance, None] = {}  # of those, the ones that were handed something new
@@ -228,7 +231,9 @@ class Link:
             self.input(Input.CHECKPOINT)
         elif isinstance(event, AttachTo):
             attaches = Action.ATTACH in self.session.handle(Input.ATTACH_TO)
-            if attaches and not event.destination.startswith(b"@"):  # the outside, or the mark of a pair of sockets
+            if event.destination.startswith(PREFIX):
+                self._marks, self._after = True, read_mark(event.destination)
+            elif attaches and not event.destination.startswith(b"@"):  # the outside, or the mark of a pair of sockets
                 self._find(event.destination)
         elif isinstance(event, InitialMessage):
             self._initial = event.data
@@ -302,7 +307,18 @@ class Link:
             last = known + count
         self._touched[destination] = self._fresh[destination] = None
         self._shown.uses("write", destination.names.log)
-        queue.add(sender, calls, last)
+        queue.add(sender, calls, last, origin=self._origin(destination.name, calls))
+
+    def _origin(self, destination: str, calls: Calls) -> Origin | None:
+        """What these calls were made after: what the binding says, or else the last message that it was sent."""
+        after = self.feed.position - 1
+        if self._marks:
+            index = None if self._after is None else self.feed.index_of(*self._after)
+            if index is None:
+                return None
+            after = index
+        place, name_of = Place(self.instance.name, after), self.coordinator.store.method_name
+        return self.coordinator.lineage.origin(place, destination, calls, lambda: name_of(destination, calls.label))
 
     def _hold_back(self) -> None:
         """Stop reading while the log, a destination or the checkpoint has more than it can take."""

@@ -27,6 +27,7 @@ from headrace.log.ops import Delete, Op, Put
 from headrace.protocols.ambrosia.call_reader import Calls, label_of_call
 from headrace.protocols.ambrosia.codec import BodyKind, Call, Return, RpcType, decode_messages, encode
 from headrace.protocols.ambrosia.coordinator.instance import Instance
+from headrace.protocols.ambrosia.lineage import Lineage
 from headrace.protocols.ambrosia.settings import Ambrosia
 
 OUTSIDE: Final = "@outside"
@@ -114,9 +115,10 @@ def _puts(name: str, unsaved: dict[str, Kept]) -> list[Op]:
 class OutsideCalls:
     """All calls from outside that are under way, and the answers that are kept."""
 
-    def __init__(self, hub: Hub, settings: Ambrosia, message_bytes_max: int) -> None:
+    def __init__(self, hub: Hub, settings: Ambrosia, message_bytes_max: int, lineage: Lineage) -> None:
         self._hub = hub
         self._settings = settings
+        self._lineage = lineage
         self._message_bytes_max = message_bytes_max
         self._waiting: dict[tuple[str, int], list[asyncio.Future[Return | None]]] = {}
         self._keys: dict[tuple[str, int], str] = {}  # of calls with a key that have no durable answer yet
@@ -226,7 +228,7 @@ class OutsideCalls:
         name, queue = instance.name, instance.queue
         unsaved = self._unsaved.pop(name, {})
         calls = Calls(b"", label_of_call(method, RpcType.ASYNC), True, [len(message)], [message])
-        queue.add(None, calls, None, (*ops, *_puts(name, unsaved)))
+        queue.add(None, calls, None, (*ops, *_puts(name, unsaved)), self._lineage.outside())
         queue.commit()
         logged = queue.flushing()
         logged.add_done_callback(lambda done: self._logged(name, number, unsaved, done))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
@@ -35,6 +36,7 @@ from headrace.protocols.ambrosia.coordinator.store import IMPULSE_PREFIX, Regist
 
 logger = logging.getLogger("headrace.ambrosia")
 NOT_OURS: Final = -1
+STARTS_MAX: Final = 1_000
 READ_COUNT_MAX: Final = 65_536
 READ_BYTES_MAX: Final = 4 << 20
 JOIN_BYTES_MAX: Final = 64 << 10  # a larger record is not copied to stand behind its header
@@ -68,6 +70,7 @@ class RecordFeed:
         self.position = 0
         self.sequence: int | None = 0
         self.sent_records = 0
+        self._starts: OrderedDict[int, int] = OrderedDict()  # where the last records begin, by sequence id
         self.sent_bytes = 0
         self._live = False
         self._held = False
@@ -121,12 +124,15 @@ class RecordFeed:
                 self._live = False
                 self._wake.set()
                 return
-            self._send(record.sequence, record.payload, record.count, record.replayable)
+            self._send(record.sequence, record.first, record.payload, record.count, record.replayable)
             self.position = record.first + record.count
         self._moved.set()
         self._on_sent()
 
-    def _send(self, sequence: int, messages: bytes, count: int, replayable: int) -> None:
+    def _send(self, sequence: int, first: int, messages: bytes, count: int, replayable: int) -> None:
+        self._starts[sequence] = first
+        if len(self._starts) > STARTS_MAX:
+            self._starts.popitem(last=False)
         payload = delivered_form(self._registration, sequence, messages, count, replayable)
         header = record_header(self._registration.committer, sequence, payload)
         if len(payload) < JOIN_BYTES_MAX:
@@ -138,6 +144,11 @@ class RecordFeed:
         self._records_out.inc(count)
         self.sent_records += 1
         self.sent_bytes += len(payload)
+
+    def index_of(self, sequence: int, place: int) -> int | None:
+        """The index of a message in one of the last records that were sent."""
+        first = self._starts.get(sequence)
+        return None if first is None else first + place
 
     async def replay(self, end: int) -> None:
         """Send the log from `position` up to `end`."""
@@ -191,7 +202,7 @@ class RecordFeed:
                 )  # fmt: skip
                 continue
             replayable = self._replayable(labels, first, after, sequence)
-            self._send(sequence, messages, after - first, replayable)
+            self._send(sequence, self.position + first, messages, after - first, replayable)
         self.position += starts[-1]
         self._moved.set()
         self._on_sent()

@@ -153,6 +153,12 @@ class Store:
                 return None
         return known[1]
 
+    def method_name(self, name: str, label: str) -> str:
+        """What a label of the log calls, by its name if the program has said so: `async/7`, `order`."""
+        interface, number = self.interface(name), label.partition("/")[2]
+        methods = () if interface is None else interface.methods
+        return next((method.name for method in methods if str(method.id) == number), label)
+
     def forgotten(self, sender: str, destination: str) -> int:
         """Calls up to this number were for a peer that was forgotten."""
         value = self.hub.get(FORGOTTEN_TABLE, _pair(sender, destination))
