@@ -207,14 +207,15 @@ def cluster(directory: Path, servers: str) -> Iterator[str]:
 
 @contextmanager
 def own_cluster(directory: Path, servers: str, extra: str = "") -> Iterator[Brokers | None]:
-    """Brokers of our own, with more lines of server.properties if need be; None if some are named."""
+    """Brokers of our own, set as the guide says, with more lines of server.properties if need be; None if some are
+    named."""
     if servers:
         yield None
         return
-    from kafka_brokers import RUN_FAST, Brokers, fetch
+    from kafka_brokers import ELECT_SOON, RUN_FAST, Brokers, fetch
 
     fetch()
-    brokers = Brokers(directory / "brokers", options=RUN_FAST, extra=extra)
+    brokers = Brokers(directory / "brokers", options=RUN_FAST, extra=ELECT_SOON + extra)
     try:
         brokers.start()
         yield brokers

@@ -23,7 +23,16 @@ from unit.log.test_journal_contract import (
 )
 
 from headrace.config import Kafka
-from headrace.log.kafka.client import Consumer, KafkaError, KafkaPort, OffsetOutOfRange, Received, UnknownTopic, connect
+from headrace.log.kafka.client import (
+    Consumer,
+    KafkaError,
+    KafkaPort,
+    OffsetOutOfRange,
+    Received,
+    TopicExists,
+    UnknownTopic,
+    connect,
+)
 from headrace.log.kafka.confluent import ConfluentKafka
 from headrace.log.kafka.journal import KafkaJournal
 from headrace.log.kafka.messages import Claim
@@ -97,7 +106,7 @@ def test_topics_as_they_are(cell: tuple[str, KafkaPort]) -> None:
     assert kafka.topic(f"{topic}-not") is None
     with pytest.raises(UnknownTopic):
         kafka.bounds(f"{topic}-not", 0)
-    with pytest.raises(KafkaError, match="already exists"):
+    with pytest.raises(TopicExists, match="already exists"):
         kafka.create_topic(topic, 1, 3, {})
     assert len(kafka.brokers()) == 3
     kafka.close()

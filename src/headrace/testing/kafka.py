@@ -30,6 +30,7 @@ from headrace.log.kafka.client import (
     Producer,
     Received,
     Topic,
+    TopicExists,
     UnknownTopic,
 )
 
@@ -324,7 +325,7 @@ class FakeKafka(KafkaPort):
     def create_topic(self, name: str, partitions: int, replication: int, config: Mapping[str, str]) -> None:
         with self.changed:
             if name in self.topics:
-                raise KafkaError(f"topic {name} exists already")
+                raise TopicExists(f"topic {name} exists already")
             self.topics[name] = _Topic(partitions, replication, config)
 
     def brokers(self) -> list[str]:

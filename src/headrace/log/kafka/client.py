@@ -29,6 +29,10 @@ class UnknownTopic(KafkaError):
     """There is no such topic."""
 
 
+class TopicExists(KafkaError):
+    """There is a topic of this name already."""
+
+
 class Received(NamedTuple):
     """A message as it was read."""
 
@@ -145,7 +149,9 @@ class KafkaPort(Protocol):
         """None when there is no such topic."""
         ...
 
-    def create_topic(self, name: str, partitions: int, replication: int, config: Mapping[str, str]) -> None: ...
+    def create_topic(self, name: str, partitions: int, replication: int, config: Mapping[str, str]) -> None:
+        """Raises `TopicExists`, also when `topic` did not know of it yet."""
+        ...
 
     def brokers(self) -> list[str]:
         """Addresses of the brokers that are there."""

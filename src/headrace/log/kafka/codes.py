@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError as Code
 
-from headrace.log.kafka.client import KafkaError, OffsetOutOfRange, UnknownTopic
+from headrace.log.kafka.client import KafkaError, OffsetOutOfRange, TopicExists, UnknownTopic
 
 OUT_OF_RANGE = (Code.OFFSET_OUT_OF_RANGE, Code._AUTO_OFFSET_RESET)
 NO_TOPIC = (Code.UNKNOWN_TOPIC_OR_PART, Code._UNKNOWN_TOPIC, Code._UNKNOWN_PARTITION)
@@ -74,6 +74,8 @@ def to_error(code: Code, *rights: Right) -> KafkaError:
         return OffsetOutOfRange(code.str())
     if code.code() in NO_TOPIC:
         return UnknownTopic(code.str())
+    if code.code() == Code.TOPIC_ALREADY_EXISTS:
+        return TopicExists(code.str())
     for right in rights:
         if right.kind == FORBIDDEN.get(code.code()):
             return KafkaError(

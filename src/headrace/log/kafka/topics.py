@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from headrace.config.sections import Kafka as KafkaSettings
 from headrace.errors import BadConfig
-from headrace.log.kafka.client import KafkaPort, Topic
+from headrace.log.kafka.client import KafkaPort, Topic, TopicExists
 
 MESSAGE_BYTES_MAX = 2 * 1024 * 1024
 FLUSH = {"flush.messages": "1"}
@@ -74,7 +74,10 @@ def create_missing(kafka: KafkaPort, settings: KafkaSettings, *, flush: bool = F
     for plan in plans(settings):
         if kafka.topic(plan.name) is None:
             more = FLUSH if flush and plan.name == journal_topic(settings) else {}
-            kafka.create_topic(plan.name, plan.partitions, plan.replication, {**plan.config, **more})
+            try:
+                kafka.create_topic(plan.name, plan.partitions, plan.replication, {**plan.config, **more})
+            except TopicExists:  # somebody else was quicker, or the broker that was asked has just come back
+                continue
             made.append(plan.name)
     return made
 

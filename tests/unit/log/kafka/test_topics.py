@@ -42,6 +42,13 @@ def test_what_is_made_is_right(kafka: FakeKafka) -> None:
     assert kafka.topics["p.blobs"].config["cleanup.policy"] == "compact"
 
 
+def test_a_topic_that_the_broker_asked_does_not_know_of_yet_is_left_as_it_is(kafka: FakeKafka) -> None:
+    """A broker that has just come back, or somebody else who makes them at the same moment."""
+    kafka.topic = lambda name: None  # type: ignore[method-assign]
+    assert create_missing(kafka, SETTINGS, flush=True) == []
+    assert "flush.messages" not in kafka.topics["p.journal"].config
+
+
 def test_only_a_new_journal_is_flushed() -> None:
     kafka = FakeKafka()
     create_missing(kafka, SETTINGS, flush=True)
