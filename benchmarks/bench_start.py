@@ -82,6 +82,8 @@ def start(source: Path, folder: Path, environment: dict[str, str]) -> tuple[floa
 
 def measure(name: str, source: Path, asked: argparse.Namespace, folder: Path) -> None:
     environment = os.environ | {"PYTHONPATH": f"{source}{os.pathsep}{Path(__file__).parent}"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    start(source, folder / "new", environment)  # its modules are compiled then, as those of an installation are
     for form, state in itertools.product(asked.forms, asked.states):
         data = folder / "data"
         shutil.rmtree(data, ignore_errors=True)
