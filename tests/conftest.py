@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from support.early import JAVA_OPTIONS, Early
 from support.kafka import broker_cluster, brokers  # noqa: F401  # fixtures
 from support.order import longest_files_first, workers
 from support.programs import leave_out, needed_by, needs
@@ -26,6 +27,15 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SOURCE, os.environ.get(
 # Whoever runs the tests may have a profile in use; tests speak to the hubs that they start.
 os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="headrace-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
+
+
+# Spark's JVMs live for seconds here. Its launcher, too, is one.
+for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+    os.environ[name] = JAVA_OPTIONS
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Early())
 
 
 @pytest.hookimpl(optionalhook=True)

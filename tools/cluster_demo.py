@@ -17,7 +17,6 @@ import json
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ import urllib.request
 from pathlib import Path
 from typing import NamedTuple
 
+from free_ports import free_ports
 from kafka_brokers import Brokers, NoJars, fetch
 
 from headrace import connect_async
@@ -225,13 +225,8 @@ class Show:
 
 def _immortal_ports() -> dict[str, int]:
     """Both hubs open the same ports for an immortal, one after the other: they must be known before."""
-    with contextlib.ExitStack() as taken:
-        ports = {}
-        for key in (f"{name}.{way}" for name in (TILL, LEDGER) for way in ("receive", "send")):
-            probe = taken.enter_context(socket.socket())
-            probe.bind(("127.0.0.1", 0))
-            ports[key] = probe.getsockname()[1]
-    return ports
+    keys = [f"{name}.{way}" for name in (TILL, LEDGER) for way in ("receive", "send")]
+    return dict(zip(keys, free_ports(len(keys)), strict=True))
 
 
 def _sum(sent: dict[str, int]) -> int:

@@ -27,6 +27,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from free_ports import free_ports
+
 POM = Path(__file__).with_name("kafka") / "pom.xml"
 LOGGING = POM.with_name("log4j2.properties")
 CACHE = Path(os.environ.get("HEADRACE_TEST_CACHE", Path.home() / ".cache" / "headrace-tests"))
@@ -114,17 +116,6 @@ def share_classes() -> None:
             alone.stop()
         if made.exists():  # not every Java can
             made.replace(CLASSES)
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now. Taken at the same time, so that they differ."""
-    with contextlib.ExitStack() as open_sockets:
-        ports = []
-        for _ in range(count):
-            one = open_sockets.enter_context(socket.socket())
-            one.bind(("127.0.0.1", 0))
-            ports.append(one.getsockname()[1])
-    return ports
 
 
 def _ports_of(directory: Path, count: int) -> list[int]:
@@ -238,7 +229,7 @@ class Brokers:
         options: Sequence[str] = START_QUICKLY,
         listeners: Sequence[Listener] = (),
     ) -> None:
-        ports = _ports_of(directory, count) or _free_ports(2 * count)
+        ports = _ports_of(directory, count) or free_ports(2 * count)
         self.directory = directory
         self.brokers = [
             Broker(number, directory / str(number), ports[number - 1], ports[count + number - 1], options)
@@ -247,7 +238,7 @@ class Brokers:
         self._listeners = listeners
         for broker in self.brokers:
             names = [listener.name for listener in listeners]
-            broker.ports = dict(zip(names, _free_ports(len(names)), strict=True))
+            broker.ports = dict(zip(names, free_ports(len(names)), strict=True))
         self._cluster_id = _id()
         self._extra = extra
 

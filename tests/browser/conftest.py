@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from support.background import Background
+from support.forked_hub import ForkedHub
 from support.hub_process import HubProcess
 from support.until import DEADLINE_S
 from test_programs import find
@@ -49,7 +50,7 @@ def background() -> Iterator[Background]:
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
-    with HubProcess(tmp_path_factory.mktemp("hub")) as running:
+    with ForkedHub(tmp_path_factory.mktemp("hub")) as running:
         yield running
 
 

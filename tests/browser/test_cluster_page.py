@@ -32,7 +32,6 @@ def cluster(brokers: Brokers, tmp_path: Path) -> Iterator[HubCluster]:
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(600)
 def test_owner_and_follower_are_shown_and_who_has_gone(
     brokers: Brokers, cluster: HubCluster, open_page: OpenPage
 ) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
+from support.forked_hub import ForkedHub
 from support.hub_process import HubProcess
 
 import headrace
@@ -24,7 +25,7 @@ WAYS = ("Command line", "Python", "HTTP", "Wallaroo", "Ockam", "FutoIn", "Perper
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
-    with HubProcess(tmp_path_factory.mktemp("hub"), "futoin.insecure=true") as running:
+    with ForkedHub(tmp_path_factory.mktemp("hub"), "futoin.insecure=true") as running:
         yield running
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
+from support.forked_hub import ForkedHub
 from support.hub_process import HubProcess
 
 import headrace
@@ -61,7 +62,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
     many = [f"many/{number:05}" for number in range(STREAMS)]
     with ThreadPoolExecutor(1) as apart:  # here Playwright's event loop may run
         apart.submit(lambda: asyncio.run(create(folder / "data", shops + many))).result()
-    with HubProcess(folder) as running:
+    with ForkedHub(folder) as running:
         yield running
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
+from support.forked_hub import ForkedHub
 from support.hub_process import HubProcess
 
 import headrace
@@ -127,7 +128,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
         'roles = ["mute"]\n[[security.roles.mute]]\nrights = ["write"]\n'
         '[[security.roles.looker]]\nrights = ["read"]\nstreams = ["mine.*"]\n'
     )
-    with HubProcess(folder, config=settings) as running:
+    with ForkedHub(folder, config=settings) as running:
         yield running
 
 
@@ -153,7 +154,7 @@ def test_a_page_that_has_lost_its_hub_is_all_grey_and_says_so_until_it_is_back(
     tmp_path: Path, open_page: OpenPage, request: pytest.FixtureRequest
 ) -> None:
     request.node.expected_troubles = ("ERR_",)  # the browser's own words
-    with HubProcess(tmp_path) as hub:
+    with ForkedHub(tmp_path) as hub:
         page = open_page(f"{hub.page}/#/overview")
         expect(page.get_by_label("Alarms")).to_contain_text("All is well.")
         lost = page.locator("#lost")

@@ -15,7 +15,7 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from support.hub_process import HubProcess
+from support.forked_hub import ForkedHub
 
 EXAMPLES_PER_VERB = 8
 TIMEOUT_S = 120  # the first query starts a process, which takes long on a busy machine
@@ -25,7 +25,7 @@ CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance,
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("api")
-    with HubProcess(folder) as hub:
+    with ForkedHub(folder) as hub:
         yield hub.addresses["http"]
     assert "Traceback" not in hub.log.read_text()
 

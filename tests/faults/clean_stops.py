@@ -69,37 +69,41 @@ class Callers:
 
     def __init__(self, address: str) -> None:
         self._address = f"grpc://{address}"
-        self._stopping = threading.Event()
+        self._stopping, self._puts_stopping = threading.Event(), threading.Event()
         self.tried: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
-        self._threads = [
-            threading.Thread(target=self._again, args=(name, hurry), daemon=True)
+        self._threads = {
+            (name, hurry): threading.Thread(target=self._again, args=(name, hurry), daemon=True)
             for name in CALLS
             for hurry in (False, True)
-        ]
+        }
 
     def _again(self, name: str, hurry: bool) -> None:
         key = f"{name} in a hurry" if hurry else name
-        while not self._stopping.is_set():
+        stopping = self._puts_stopping if name == "put" else self._stopping
+        while not stopping.is_set():
             with (
                 contextlib.suppress(pa.ArrowException, flight.FlightError, OSError, StopIteration),
                 flight.connect(self._address) as client,
             ):
-                while not self._stopping.is_set():
+                while not stopping.is_set():
                     self.tried[key] += 1
                     CALLS[name](client, IN_A_HURRY if hurry else NO_HURRY)
                     self.done[key] += 1
-            self._stopping.wait(0.001)
+            stopping.wait(0.001)
 
     def __enter__(self) -> Callers:
-        for thread in self._threads:
+        for thread in self._threads.values():
             thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join()
+        """Puts end last: those who follow wait for what is put."""
+        for stopping, are_puts in ((self._stopping, False), (self._puts_stopping, True)):
+            stopping.set()
+            for (name, _), thread in self._threads.items():
+                if (name == "put") is are_puts:
+                    thread.join()
 
     def go_on(self) -> None:
         """Wait until each has tried, and each that is in no hurry has been answered."""

@@ -12,7 +12,6 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "bank" / "bank.py"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_the_bank_never_loses_or_repeats_a_transfer() -> None:
     done = subprocess.run(
         [sys.executable, str(EXAMPLE), "--seconds", "6"], capture_output=True, text=True, timeout=110, check=False

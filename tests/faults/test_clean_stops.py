@@ -12,7 +12,6 @@ STOPS = int(os.environ.get("HEADRACE_STOPS", "3"))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_hub_stops_cleanly_while_it_is_called(tmp_path: Path) -> None:
     codes = run(tmp_path, STOPS, print)
     assert codes == {0: STOPS + 1}

@@ -22,7 +22,6 @@ from headrace.protocols.wallaroo.sources import GenerateSource
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.kafka,
-    pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # as with a single hub: pyignite
 ]
 
@@ -30,9 +29,8 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def hubs_are_clusters(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(FailoverHub, "servers", brokers.servers)
-    for module in (test_flight_kill, test_futoin_kill, test_ockam_kill, test_perper_kill):
-        monkeypatch.setattr(module, "HubProcess", FailoverHub)
-    monkeypatch.setattr(immortal_kills, "ForkedHub", FailoverHub)
+    for module in (test_flight_kill, test_futoin_kill, test_ockam_kill, test_perper_kill, immortal_kills):
+        monkeypatch.setattr(module, "ForkedHub", FailoverHub)
     monkeypatch.setattr(test_flight_kill, "KILLS", 2)
     monkeypatch.setattr(test_futoin_kill, "ROUNDS", 2)
     yield

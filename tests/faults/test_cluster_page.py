@@ -11,10 +11,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from free_ports import free_ports
 from kafka_brokers import Brokers
 from support.until import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.kafka]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "cluster.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -86,9 +87,7 @@ def reader(brokers: Brokers, tmp_path: Path, unused_ports: list[int]) -> Reader:
 
 @pytest.fixture
 def unused_ports() -> list[int]:
-    from kafka_brokers import _free_ports
-
-    return _free_ports(len(PORTS))
+    return free_ports(len(PORTS))
 
 
 def test_the_page_leads_to_a_failover(reader: Reader) -> None:

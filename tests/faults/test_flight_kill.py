@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from support.hub_process import HubProcess
+from support.forked_hub import ForkedHub
 from support.until import wait_until
 
 import headrace
@@ -32,7 +32,7 @@ def follow(address: str, seen: list[int], until: threading.Event, total: list[in
 
 @pytest.mark.slow
 def test_kill_under_a_writer_and_a_follower(tmp_path):
-    hub = HubProcess(tmp_path, only=("flight",))
+    hub = ForkedHub(tmp_path, only=("flight",))
     hub.start()
     futures = []
     stop, finished = threading.Event(), threading.Event()

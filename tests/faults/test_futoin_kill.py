@@ -11,23 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.hub_process import HubProcess
+from support.forked_hub import ForkedHub
 from support.until import DEADLINE_S, until
 
 from headrace.protocols.futoin.client import Client, Event, RemoteError
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 ROUNDS = 4
 WRITERS = 4
 LOST = (RemoteError, OSError, TimeoutError, EOFError)
 
 
-def real_hub(folder: Path) -> HubProcess:
-    return HubProcess(folder, "futoin.insecure=true", only=("http",))
+def real_hub(folder: Path) -> ForkedHub:
+    return ForkedHub(folder, "futoin.insecure=true", only=("http",))
 
 
-def events_of(hub: HubProcess) -> str:
+def events_of(hub: ForkedHub) -> str:
     return f"ws://{hub.addresses['http']}/futoin/events"
 
 

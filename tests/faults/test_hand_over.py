@@ -23,7 +23,7 @@ from headrace.protocols.futoin import client as futoin
 from headrace.protocols.ockam.client import Publisher
 from headrace.protocols.wallaroo.client import Connector
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 BEFORE, AFTER = 20, 20
 """Requests of each client, on both sides of the hand-over."""

@@ -30,7 +30,7 @@ from headrace.log.kafka.client import connect
 from headrace.log.kafka.topics import create_missing
 from headrace.log.log import Log
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 IMAGE_BYTES = 256 * 1024 * 1024
 RECORDS = 30

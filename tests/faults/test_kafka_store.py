@@ -41,7 +41,7 @@ from headrace.log.store import DirectoryStore
 from headrace.log.uri_store import FolderStore
 from headrace.testing import FakeClock
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 LONG = bytes(range(256)) * 12_000  # four parts
 SMALL = LogSettings(segment_bytes=20_000, journal_file_bytes=50_000, journal_bytes_max=100_000, disk_reserve_bytes=0)

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from support.hub_process import HubProcess
+from support.forked_hub import ForkedHub
 from support.until import DEADLINE_S
 
 from headrace.protocols.ockam.client import Connection, ConnectionLost, Publisher, Stream, connect
@@ -23,7 +23,7 @@ async def pull_all(connection: Connection, stream: Stream) -> dict[int, bytes]:
 
 
 async def test_killed_between_confirm_and_pull(tmp_path: Path) -> None:
-    with HubProcess(tmp_path, only=("ockam",)) as hub:
+    with ForkedHub(tmp_path, only=("ockam",)) as hub:
         connection = await connect(hub.addresses["ockam"])
         stream = await connection.create("orders")
         assert await connection.push(stream, b"confirmed") == 0
@@ -31,7 +31,7 @@ async def test_killed_between_confirm_and_pull(tmp_path: Path) -> None:
         assert await connection.get_index("billing", stream) == 1
         hub.kill()
         await connection.close()
-    with HubProcess(tmp_path, only=("ockam",)) as hub:
+    with ForkedHub(tmp_path, only=("ockam",)) as hub:
         async with await connect(hub.addresses["ockam"]) as connection:
             assert await pull_all(connection, stream) == {0: b"confirmed"}
             connection.save_index("billing", stream, 0)
@@ -45,7 +45,7 @@ async def test_killed_under_load_again_and_again(tmp_path: Path) -> None:
     stream: Stream | None = None
     saved = 0
     for life in range(4):
-        with HubProcess(tmp_path, only=("ockam",)) as hub:
+        with ForkedHub(tmp_path, only=("ockam",)) as hub:
             connection = await connect(hub.addresses["ockam"])
             if stream is not None:
                 records = await pull_all(connection, stream)
@@ -84,13 +84,13 @@ async def test_a_publisher_outlives_the_hub(tmp_path: Path) -> None:
     async def dial() -> Connection:
         return await connect(address)
 
-    with HubProcess(tmp_path, only=("ockam",)) as hub:
+    with ForkedHub(tmp_path, only=("ockam",)) as hub:
         address = hub.addresses["ockam"]
         async with Publisher(dial, "orders") as publisher:
             before = await publisher.publish_all([b"%d" % n for n in range(50)])
             hub.kill()
             later = [publisher.publish_all([b"%d" % n]) for n in range(50, 100)]
-            with HubProcess(tmp_path, only=("ockam",)) as again:
+            with ForkedHub(tmp_path, only=("ockam",)) as again:
                 address = again.addresses["ockam"]
                 async with asyncio.timeout(DEADLINE_S):
                     after = [(await future)[0] for future in later]

@@ -13,7 +13,7 @@ from perper.protocol.cache import StreamListener
 from pyignite import Client, GenericObjectMeta
 from pyignite.datatypes import IntObject, String
 from pyignite.datatypes.prop_codes import PROP_NAME, PROP_QUERY_ENTITIES
-from support.hub_process import HubProcess
+from support.forked_hub import ForkedHub
 from support.perper_agents import agent
 from support.until import DEADLINE_S, wait_until
 
@@ -30,12 +30,12 @@ class Thing(
 
 
 @pytest.fixture
-def up(tmp_path: Path) -> Iterator[HubProcess]:
-    with HubProcess(tmp_path, only=("ignite", "fabric")) as hub:
+def up(tmp_path: Path) -> Iterator[ForkedHub]:
+    with ForkedHub(tmp_path, only=("ignite", "fabric")) as hub:
         yield hub
 
 
-def port(up: HubProcess) -> int:
+def port(up: ForkedHub) -> int:
     return split_address(up.addresses["ignite"])[1]
 
 
@@ -54,7 +54,7 @@ def put_until_it_breaks(port: int, name: str, acknowledged: list[int], begun: th
                 begun.set()
 
 
-def test_nothing_acknowledged_is_lost(up: HubProcess) -> None:
+def test_nothing_acknowledged_is_lost(up: ForkedHub) -> None:
     client = Client()
     with client.connect("127.0.0.1", port(up)):
         client.create_cache("table")
@@ -90,7 +90,7 @@ def test_nothing_acknowledged_is_lost(up: HubProcess) -> None:
             assert cache.put_if_absent(numbers[-1], "again") is False
 
 
-def test_streams_that_everybody_has_left_are_emptied(up: HubProcess) -> None:
+def test_streams_that_everybody_has_left_are_emptied(up: ForkedHub) -> None:
     """Killed right after the last listener left: before, during or after the clean-up, the streams end up empty."""
     names = [f"left-{number}" for number in range(20)]
     client = Client()
@@ -124,7 +124,7 @@ asyncio.run(perper.run("survivor", {"Work": work}))
 """
 
 
-def test_executions_streams_and_listeners_survive(up: HubProcess, tmp_path: Path) -> None:
+def test_executions_streams_and_listeners_survive(up: ForkedHub, tmp_path: Path) -> None:
     """Unfinished executions are offered again after a restart, finished ones are not."""
     asking = """
     import asyncio, sys

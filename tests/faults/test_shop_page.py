@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.hub_process import HubProcess
+from support.forked_hub import ForkedHub
 from support.until import wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial-shop.md"
@@ -26,7 +26,7 @@ class Reader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.hub = HubProcess(folder, only=("flight",))
+        self.hub = ForkedHub(folder, only=("flight",))
         self.programs: list[subprocess.Popen[bytes]] = []
         self.expected: str | None = None
         """What the page shows behind the command."""

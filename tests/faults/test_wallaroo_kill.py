@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.hub_process import HubProcess
+from support.forked_hub import ForkedHub
 from support.until import wait_until
 
 import headrace
@@ -48,7 +48,7 @@ async def check(data: Path, stream: str, count: int) -> None:
 async def test_a_hub_killed_again_and_again(dialect: str, tmp_path: Path) -> None:
     kills = [COUNT * part // 5 for part in range(1, 5)]
     killed_at: list[int] = []
-    with HubProcess(tmp_path, "wallaroo.window_credits=200", only=("wallaroo",)) as hub:
+    with ForkedHub(tmp_path, "wallaroo.window_credits=200", only=("wallaroo",)) as hub:
         connector = Connector(
             hub.addresses["wallaroo"], dialect=dialect, attempts_max=None, pause_s=lambda attempt: 0.02
         )
@@ -75,7 +75,7 @@ async def test_a_connector_killed_again_and_again(dialect: str, tmp_path: Path) 
     rng = random.Random(7)
     command = [sys.executable, "-m", "headrace", "connect", "generate", "--stream", "s", "--quiet"]
     command += ["--size", str(SIZE), "--seed", str(SEED), "--dialect", dialect]
-    with HubProcess(tmp_path, "wallaroo.window_credits=50", only=("wallaroo", "flight")) as hub:
+    with ForkedHub(tmp_path, "wallaroo.window_credits=50", only=("wallaroo", "flight")) as hub:
         command += ["--to", hub.addresses["wallaroo"]]
         with headrace.connect(hub.addresses["flight"]) as client:
             for _ in range(4):

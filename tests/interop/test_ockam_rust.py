@@ -38,12 +38,17 @@ DEADLINE_S = 60
 def program() -> Path:
     if rust_asked():
         needs("cargo")
-        built = subprocess.run(["cargo", "build"], cwd=SOURCE, env=environment(), capture_output=True, text=True)
+        built = build()
         if built.returncode != 0:
             leave_out(f"Ockam's published Rust client: cargo cannot build it: {built.stderr.strip()[-4_000:]}")
     if not PROGRAM.exists():
         leave_out("Ockam's published Rust client: not built; to have it: HEADRACE_RUST=1 make test (takes minutes)")
     return PROGRAM
+
+
+def build() -> subprocess.CompletedProcess[str]:
+    """Two at once build it once: cargo has a lock. A run of all tests begins early with it (`support/early.py`)."""
+    return subprocess.run(["cargo", "build"], cwd=SOURCE, env=environment(), capture_output=True, text=True)
 
 
 def environment() -> dict[str, str]:

@@ -15,16 +15,20 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from hubs import ThreadHub
 from live_queries import BATCH, Start
-from spark_support import JAVA_OPTIONS, environment
+from spark_support import environment
+from support.early import JAVA_OPTIONS
 
+TESTS = Path(__file__).parent.parent
 WARM_S = 600
 
 
 @pytest.fixture(scope="session")
 def class_archive() -> None:
     """Made once, in a process of its own: every JVM of the suite starts in half the time."""
-    code = f"from headrace.spark.spark_session import warm; warm({JAVA_OPTIONS!r})"
-    subprocess.run([sys.executable, "-c", code], env=environment(), check=True, timeout=WARM_S, capture_output=True)
+    code = "from support.early import make_class_archive; make_class_archive()"
+    path = os.pathsep.join([str(TESTS), str(TESTS.parent / "tools"), environment()["PYTHONPATH"]])
+    known = environment() | {"PYTHONPATH": path}
+    subprocess.run([sys.executable, "-c", code], env=known, check=True, timeout=WARM_S, capture_output=True)
 
 
 @pytest.fixture(scope="session")

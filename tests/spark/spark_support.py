@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 
+from support.early import JAVA_OPTIONS
+
+from headrace.spark.java import find_java
+from headrace.spark.spark_session import archive_option
+
 SOURCE = Path(__file__).parents[2] / "src"
-# A short life: compile quickly rather than well, and collect garbage without extra threads.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def java_options() -> str:
+    """Of a JVM that lives for seconds, once the class archive is made. A session with a local master adds it itself."""
+    return f"{JAVA_OPTIONS} {archive_option(find_java(), create=False)}"
 
 
 def environment() -> dict[str, str]:
     known = os.environ.get("PYTHONPATH", "")
     return {**os.environ, "PYTHONPATH": f"{SOURCE}{os.pathsep}{known}" if known else str(SOURCE)}
-
-
-def free_address() -> str:
-    """An address of this machine where nobody listens now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def forget_commit(checkpoint: Path) -> int:

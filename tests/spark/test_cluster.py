@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from spark_support import JAVA_OPTIONS, free_address
+from free_ports import free_address
+from spark_support import java_options
 from support.until import wait_until
 from test_kill import MORE_ROUNDS, REAL_TIME, RECORDS_PER_APPEND, Stage, stage
 
@@ -41,7 +42,7 @@ class Cluster:
             "SPARK_HOME": str(HOME),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
+            "SPARK_DAEMON_JAVA_OPTS": java_options(),
             "SPARK_SCALA_VERSION": "2.13",
         }
         port = self.address.rpartition(":")[2]

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_support import JAVA_OPTIONS, environment, free_address
+from free_ports import free_address
+from spark_support import environment
+from support.early import JAVA_OPTIONS
 from support.hub_process import HubProcess
 from support.until import DEADLINE_S, wait_until
 
@@ -18,7 +20,7 @@ from headrace.config import Config, Log, User
 from headrace.security import Security, new_token
 from headrace.spark.hub_client import HubPort, access_to, open_port
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 CONFIG = """
 [spark]
 master = "local[2]"

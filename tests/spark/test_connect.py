@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from free_ports import free_address
 from hubs import ThreadHub
-from spark_support import JAVA_OPTIONS, environment, free_address
+from spark_support import environment, java_options
 from support.until import wait_until
 
 from headrace.spark.java import find_java
-from headrace.spark.spark_session import archive_option
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.needs("javac"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.needs("javac")]
 HOME = Path(pyspark.__file__).parent
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 WAIT_S = 150
@@ -70,8 +70,7 @@ class Server:
         printed = [sys.executable, "-m", "headrace", "spark", "conf"]
         settings = subprocess.run(printed, env=environment(), check=True, capture_output=True, text=True).stdout
         binding = [f"spark.connect.grpc.binding.port={self.address.rpartition(':')[2]}", "spark.ui.enabled=false"]
-        java = f"{JAVA_OPTIONS} {archive_option(find_java(), create=False)}"
-        binding += ["spark.connect.grpc.binding.address=127.0.0.1", f"spark.driver.extraJavaOptions={java}"]
+        binding += ["spark.connect.grpc.binding.address=127.0.0.1", f"spark.driver.extraJavaOptions={java_options()}"]
         command = [str(HOME / "sbin" / "start-connect-server.sh"), "--wait", "--master", "local[2]"]
         command += [*shlex.split(settings), *(word for one in binding for word in ("--conf", one))]
         own = {"SPARK_HOME": str(HOME), "JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": sys.executable}

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_support import JAVA_OPTIONS, environment, free_address
+from free_ports import free_address
+from spark_support import environment, java_options
 from support.until import wait_until
 
 from headrace.errors import HeadraceError
@@ -83,7 +84,7 @@ class Stage:
 
     def start_driver(self, real_time: str = "", engine: str = "", master: str = "", column: str = "") -> None:
         """A driver with the engine that suits, or with this one; in one process, or on a cluster."""
-        options = [str(self.place / "checkpoint"), JAVA_OPTIONS, real_time, master, column]
+        options = [str(self.place / "checkpoint"), java_options(), real_time, master, column]
         self.driver = self._start("driver", self.address, *options, engine=engine)
 
     def _start(self, *arguments: str, engine: str = "") -> subprocess.Popen[bytes]:

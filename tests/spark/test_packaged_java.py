@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from spark_support import JAVA_OPTIONS, environment
+from spark_support import environment
+from support.early import JAVA_OPTIONS
 
 from headrace.spark.engine import VARIABLE
 

@@ -10,14 +10,16 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from free_ports import free_address
 from hubs import ThreadHub
-from spark_support import JAVA_OPTIONS, environment, free_address
+from spark_support import environment
+from support.early import JAVA_OPTIONS
 from support.until import wait_until
 
 from headrace.config import Config, Listen, PipelineEntry, Spark
 from headrace.spark.engine import VARIABLE
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 RUN_S = 280
 
 

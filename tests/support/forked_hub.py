@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 
 from support.hub_process import HubProcess
 
@@ -24,6 +24,7 @@ PRELOADED = [
     "headrace.log.kafka.confluent",
     "headrace.cluster.node",
     *{entry.partition(":")[0] for entry in (*LISTENERS.values(), *SERVICES.values())},
+    "support.forked_start",
 ]
 
 
@@ -38,10 +39,19 @@ def _run(arguments: list[str], log: str) -> None:
     run()
 
 
+def context() -> ForkServerContext:
+    """What makes processes that have imported everything."""
+    made = multiprocessing.get_context("forkserver")
+    made.set_forkserver_preload(PRELOADED)
+    return made
+
+
 class Forked:
-    """As much of `subprocess.Popen` as a hub's keeper needs."""
+    """As much of `subprocess.Popen` as the keeper of a process needs."""
 
     def __init__(self, process: ForkServerProcess) -> None:
+        """Starts it."""
+        process.start()
         self._process = process
         assert process.pid is not None
         self.pid = process.pid
@@ -73,8 +83,5 @@ class ForkedHub(HubProcess):
 
     def launch(self) -> None:
         self.ready.unlink(missing_ok=True)
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOADED)
-        process = context.Process(target=_run, args=(self.command()[3:], str(self.log)), daemon=False)
-        process.start()
+        process = context().Process(target=_run, args=(self.command()[3:], str(self.log)), daemon=False)
         self.process = Forked(process)  # type: ignore[assignment]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import httpx
 import msgspec
 from support.fake_cluster import FakeCluster
-from support.hub_process import HubProcess
+from support.forked_hub import ForkedHub
 from support.until import DEADLINE_S
 
 import headrace
@@ -102,7 +102,7 @@ class HubLike(Protocol):
 
 
 def alone(folder: Path, settings: Path) -> HubLike:
-    return HubProcess(folder, config=settings)
+    return ForkedHub(folder, config=settings)
 
 
 class BehindAFollower:

@@ -3,25 +3,18 @@
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 from support.hub_process import START_S, STOP_S
 from support.until import wait_until
 
 from headrace.serving.runtime import LISTENERS
 
 README = Path(__file__).parents[2] / "README.md"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def shell(line: str, folder: Path, home: str) -> list[str]:

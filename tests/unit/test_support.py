@@ -1,11 +1,15 @@
 """The helpers of tests/support, where a mistake would make tests pass."""
 
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import free_ports
 import pytest
 from support.hub_process import HubProcess
-from support.order import TESTS, longest_files_first
+from support.order import COST_OF_FILE, TESTS, longest_files_first
 from support.until import until, wait_until
 
 
@@ -65,16 +69,44 @@ def test_files_with_most_to_wait_for_come_first_and_brokers_by_turns() -> None:
         Item("faults/test_large.py", "1", "kafka"),
         Item("faults/test_large.py", "2", "kafka"),
         Item("spark/test_jvm.py", "1"),
+        Item("spark/test_kill.py", "1"),
     ]
     longest_files_first(items)
     order = [f"{item.path.stem} {item.name}" for item in items]
     assert order == [
         "test_large 1",
         "test_large 2",
-        "test_jvm 1",
+        "test_kill 1",
         "test_small 1",
+        "test_jvm 1",
         "test_slow 1",
         "test_quick 1",
         "test_quick 2",
         "test_no_jvm 1",
     ]
+
+
+def test_files_whose_cost_is_known_are_there() -> None:
+    assert [name for name in COST_OF_FILE if not (TESTS / name).is_file()] == []
+
+
+def test_a_port_is_given_once_even_to_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one on which somebody listens to nobody."""
+    first, second, third = free_ports.free_ports(3)
+    assert len({first, second, third}) == 3
+    code = "import free_ports, sys; print(free_ports._take(int(sys.argv[1])))"
+    elsewhere = subprocess.run(
+        [sys.executable, "-c", code, str(first)],
+        cwd=Path(free_ports.__file__).parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert elsewhere.stdout == "False\n"
+    with socket.create_server((free_ports.HOST, second)):
+        assert not free_ports._is_free(second)
+    assert free_ports._is_free(second)
+    monkeypatch.setattr(free_ports, "FIRST", first)
+    monkeypatch.setattr(free_ports, "LAST", first)
+    with pytest.raises(RuntimeError, match="only 0 ports"):
+        free_ports.free_port()

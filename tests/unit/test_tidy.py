@@ -19,6 +19,7 @@ FOLDERS = ("src", "tests", "benchmarks", "docs", "examples", "tools")
 
 LAYERS = (
     "errors units",
+    "collection",
     "imports",
     "pages",
     "config",

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from headrace.collection import without_collection
 from headrace.errors import Damaged
 from headrace.log import checkpoint, segment, snapshot
-from headrace.log.collection import without_collection
 from headrace.log.fold import Fold
 from headrace.log.journal_port import CutMeanwhile, GoodFrame, JournalPort, LostFrames, TornTail
 from headrace.log.partition import OpenSegments, Partition

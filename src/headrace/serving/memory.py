@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from headrace.log.collection import freeze
+from headrace.collection import freeze
 from headrace.units import MIB
 
 QUIET_S = 2.0

@@ -14,7 +14,7 @@ import pytest
 from faults.hostile.attacks import ATTACKS
 from faults.hostile.honest import CLIENTS, Honest
 from faults.hostile.table import GROWTH_MIB_MAX, SETTINGS, Attacker, Victim
-from support.hub_process import HubProcess
+from support.forked_hub import ForkedHub
 from support.until import wait_until
 
 from headrace.config.address import split_address
@@ -30,11 +30,10 @@ def test_there_is_an_attack_on_every_protocol() -> None:
     assert {*CLIENTS, "line"} == set(PROTOCOLS)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_nobody_stops_the_others(protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOSTILE_HALF_OPEN", FEW_CONNECTIONS)
-    hub = HubProcess(tmp_path, *SETTINGS)
+    hub = ForkedHub(tmp_path, *SETTINGS)
     with hub:
         async with Honest(hub.addresses) as honest:
             victim = Victim(hub, honest)
@@ -49,7 +48,7 @@ async def test_nobody_stops_the_others(protocol: str, tmp_path: Path, monkeypatc
 
 
 def test_running_out_of_descriptors_is_one_line_and_passes(tmp_path: Path) -> None:
-    with HubProcess(tmp_path, only=("http", "wallaroo")) as hub:
+    with ForkedHub(tmp_path, only=("http", "wallaroo")) as hub:
         before = resource.prlimit(hub.pid, resource.RLIMIT_NOFILE)
         used = len(os.listdir(f"/proc/{hub.pid}/fd"))
         resource.prlimit(hub.pid, resource.RLIMIT_NOFILE, (used + 5, before[1]))

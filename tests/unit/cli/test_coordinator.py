@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 from typing import Any
 
 import pytest
+from free_ports import free_port
 
 from headrace.cli.coordinator import SELF_CONNECTED, _parser, options_of
 from headrace.protocols.ambrosia.client import Host, Immortal, impulse
@@ -17,13 +17,6 @@ from headrace.protocols.ambrosia.server import start
 from headrace.testing import served_hub
 
 START = [sys.executable, "-c", "from headrace.cli.coordinator import run; run()"]
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 class Counter(Immortal):

@@ -10,6 +10,7 @@ import pandas
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
+from free_ports import free_address
 
 import headrace
 from headrace import errors
@@ -305,14 +306,8 @@ def test_segments(client):
 # Connections ----------------------------------------------------------------------------------------------------------
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def test_nobody_answers():
-    address = f"127.0.0.1:{free_port()}"
+    address = free_address()
     with headrace.connect(address) as client:
         with pytest.raises(errors.Unreachable, match=address):
             client.streams()

@@ -24,7 +24,7 @@ from headrace.protocols.futoin.client import Client as FutoinClient
 from headrace.protocols.wallaroo.client import Connector
 from headrace.security.login_limit import ADDRESS_FACTOR
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 TCP = ("wallaroo", "ockam", "ignite", "fabric")
 FAILURES_MAX = 3

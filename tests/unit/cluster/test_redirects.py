@@ -15,7 +15,7 @@ from headrace.config.address import split_address
 from headrace.hub.peers import REDIRECT_AGAIN_S, REDIRECTED_MAX, Introduced, Peers
 from headrace.protocols.wallaroo.client import Connector
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 ONLY = ("flight", "wallaroo", "ignite", "http")
 

@@ -200,7 +200,6 @@ def test_an_answer_that_is_none_counts_as_death(disk: OsDisk, process: Sealer, m
         process.seal("s", 1, 0, entries())
 
 
-@pytest.mark.timeout(120)
 def test_a_process_that_stumbles_ends_instead_of_staying_silent(
     disk: OsDisk, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -212,7 +211,6 @@ def test_a_process_that_stumbles_ends_instead_of_staying_silent(
     assert "Traceback" in capfd.readouterr().err
 
 
-@pytest.mark.timeout(120)
 def test_it_ends_also_when_nobody_reads_what_it_prints(disk: OsDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     nobody, theirs = os.pipe()
     os.close(nobody)
@@ -225,7 +223,6 @@ def test_it_ends_also_when_nobody_reads_what_it_prints(disk: OsDisk, monkeypatch
     os.close(theirs)
 
 
-@pytest.mark.timeout(120)
 def test_what_is_printed_when_python_starts_is_no_answer(
     disk: OsDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,7 +240,6 @@ def test_an_import_path_may_be_anything(disk: OsDisk, monkeypatch: pytest.Monkey
     process.close()
 
 
-@pytest.mark.timeout(120)
 def test_an_answer_is_not_waited_for_without_end(
     disk: OsDisk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,9 +8,10 @@ from collections import Counter
 import pytest
 from unit.log.helpers import do, maintain, open_log, payloads
 
-from headrace.log import collection, ops, runs, tail
+from headrace import collection
+from headrace.collection import without_collection
+from headrace.log import ops, runs, tail
 from headrace.log.batch import Batch
-from headrace.log.collection import without_collection
 from headrace.log.log import Log
 from headrace.testing import FakeClock, MemoryDisk
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
+from support.forked_hub import ForkedHub
 from support.hub_process import HubProcess
 
 import headrace
@@ -163,7 +164,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
         f"futoin.mac_keys.alice={base64.b64encode(MAC_KEY).decode()}",
         "logging.level=debug",
     ]
-    with HubProcess(folder, *settings) as running:
+    with ForkedHub(folder, *settings) as running:
         yield running
 
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from headrace.collection import with_collection
 from headrace.errors import Closed
-from headrace.log.collection import with_collection
 from headrace.log.frame import EncodedFrame, encode_frame, frames_bytes
 from headrace.log.journal_port import CutMeanwhile, JournalPort, Position, Stored, TornTail, Unrecoverable
 from headrace.log.kafka.client import (

@@ -11,7 +11,6 @@ checkpoint says that it is to come.
 from __future__ import annotations
 
 import contextlib
-import gc
 import heapq
 import logging
 import os
@@ -21,6 +20,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from headrace.collection import without_collection
 from headrace.protocols.ambrosia import codec
 from headrace.protocols.ambrosia.binding.cell import SAVED_FORMATS, Cell, CountedRandom, Effect, SavedState, Timer
 from headrace.protocols.ambrosia.binding.immortal import Immortal, StateError, UpgradeRefused
@@ -64,19 +64,6 @@ class Watcher(Protocol):
 
     def ended(self, cell: Cell, method: str, message: Call | None, value: Any, error: BaseException | None) -> None:
         """It has returned or raised."""
-
-
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """A large state is made of objects that all stay: a collector that looks for garbage in between takes longer than
-    all the rest."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class Engine:
@@ -143,7 +130,7 @@ class Engine:
             self._blob.append(item.data)
             if item.last:
                 blob, self._blob = b"".join(self._blob), []
-                with _collector_paused():
+                with without_collection():
                     self._restore(blob)
         elif item.sequence >= 0:
             self.messages(item.payload, item.sequence)

@@ -1,5 +1,6 @@
-"""Python's garbage collector, which is off while a log is recovered: it would look at each of very many objects again
-and again, and all of them stay. Who follows a journal does so for weeks, and it is on meanwhile."""
+"""Python's garbage collector, which is off while a log is recovered or the state of an immortal is restored: it would
+look at each of very many objects again and again, and all of them stay. Who follows a journal does so for weeks, and it
+is on meanwhile."""
 
 from __future__ import annotations
 
