@@ -149,7 +149,7 @@ def test_a_planned_stop_hands_over_in_less_than_a_session(new_cluster: MakeClust
             wait_until(lambda: get(follower, "/health?cell=0")[0] == 200)
             assert time.monotonic() - began < 60
             assert client.read("s").to_arrow().column("payload").to_pylist() == [b"%d" % n for n in range(1_000)]
-        assert "hands over" in owner.log.read_text()
+        assert "handing over" in owner.log.read_text()
         assert "fenced" not in owner.log.read_text()
 
 

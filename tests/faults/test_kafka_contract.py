@@ -153,5 +153,5 @@ def test_the_broker_that_leads_now_is_asked(cell: tuple[str, KafkaPort], brokers
 
 def test_nobody_answers() -> None:
     kafka = connect(Kafka(servers="127.0.0.1:1", timeout_s=0.5))
-    with pytest.raises(KafkaError, match=r"could not be learned in 0.5 s \(log.kafka.timeout_s\) from 127.0.0.1:1"):
+    with pytest.raises(KafkaError, match=r"could not be determined in 0.5 s \(log.kafka.timeout_s\) from 127.0.0.1:1"):
         kafka.bounds("t", 0)

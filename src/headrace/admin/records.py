@@ -138,7 +138,7 @@ async def append_records(hub: Hub, asked: StreamAppend) -> AppendResult:
 
     if len(asked.records) > RECORDS_MAX:
         raise BadRequest(
-            f"'records' has {len(asked.records)} entries, above {RECORDS_MAX}; put larger batches by the SDK"
+            f"'records' has {len(asked.records)} entries, above {RECORDS_MAX}; send larger batches with the SDK"
         )
     if len(asked.records) <= AT_ONCE_MAX:
         batch = _batch(asked.records)

@@ -51,7 +51,7 @@ def run(
             told_of_trouble = False
         except (HeadraceError, OSError) as error:
             if not told_of_trouble:
-                logger.warning("hub %s cannot be told of the processes: %s", hub.target.address, error)
+                logger.warning("cannot report the agents' processes to hub %s: %s", hub.target.address, error)
             told_of_trouble = True
 
     async def main() -> None:

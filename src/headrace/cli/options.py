@@ -181,7 +181,7 @@ class Output:
         if yes:
             return
         if self.as_json:
-            raise BadRequest(f"{question} add --yes to say so")
+            raise BadRequest(f"{question} add --yes to confirm")
         notes().print(Text(question + " [y/N] "), end="")
         if input().strip().lower() not in ("y", "yes"):
             raise typer.Abort

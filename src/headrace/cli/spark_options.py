@@ -27,7 +27,7 @@ def _access(hub: HubOptions) -> dict[str, Any]:
     """How Spark reaches the hub: by token, since what it is told travels to every worker."""
     to = hub.target
     if to.user is not None:
-        raise BadRequest("Spark signs in with a token, not with a password: `headrace user token USER` makes one")
+        raise BadRequest("Spark signs in with a token, not with a password: `headrace user token USER` creates one")
     authority = to.tls.decode() if isinstance(to.tls, bytes) else None if isinstance(to.tls, bool) else str(to.tls)
     return {"address": to.address, "token": to.token, "ca": authority}
 

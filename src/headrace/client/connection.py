@@ -213,7 +213,7 @@ def decode_result(data: bytes, kind: type[Result]) -> Result:
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:
-        raise HeadraceError(f"the hub answered something else than this version of the SDK knows: {error}") from error
+        raise HeadraceError(f"this version of the SDK does not understand the hub's answer: {error}") from error
 
 
 def _certificates(authority: str | Path | bytes) -> bytes:

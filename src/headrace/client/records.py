@@ -127,7 +127,7 @@ def to_batch(
     if is_arrow(data):
         return _from_arrow(data, {name: value for name, value in (extra | {"payload": payload}).items() if value})
     if payload is not None:
-        raise BadRequest("'payload' names a column of Arrow data, and this is none")
+        raise BadRequest("'payload' names a column of Arrow data, and this is not Arrow data")
     if isinstance(data, bytes | bytearray | memoryview | str | Mapping | Record):
         data = [data]
     if not isinstance(data, Sequence):

@@ -72,7 +72,7 @@ class Front:
         if len(self._tasks) + len(self._joined) >= self.connections_max:
             self._metrics.forward_failures.labels(listener=self.name).inc()
             logger.warning(
-                "a connection was refused: there are as many as limits.sessions_max allows",
+                "connection refused: limits.sessions_max is reached",
                 extra=fields(listener=self.name, maximum=self.connections_max),
             )
             client.abort()
@@ -90,7 +90,9 @@ class Front:
             owner, far = await self._reach(client)
         except OSError as error:
             self._metrics.forward_failures.labels(listener=self.name).inc()
-            logger.warning("a connection was not passed on", extra=fields(listener=self.name, error=str(error)))
+            logger.warning(
+                "a connection was not forwarded to the owner", extra=fields(listener=self.name, error=str(error))
+            )
             client.abort()
             return
         if client.is_lost:

@@ -113,7 +113,7 @@ class Node:
                 finally:
                     member.close()
             except KafkaError as error:
-                logger.warning("this hub is in no group of hubs, and tries again", extra=fields(error=str(error)))
+                logger.warning("could not join the group of hubs; trying again", extra=fields(error=str(error)))
                 self._leaving.wait(AGAIN_S)
 
     def _chosen(self, is_mine: bool) -> None:
@@ -228,7 +228,7 @@ class Node:
     async def leaves(self) -> None:
         """This hub is about to stop: others send nobody more here, and the next owner is chosen meanwhile."""
         if self._epoch:
-            logger.warning("hands over the cell", extra=fields(cell=CELL, epoch=self._epoch, hub=self.name))
+            logger.warning("handing over the cell", extra=fields(cell=CELL, epoch=self._epoch, hub=self.name))
             await asyncio.to_thread(self.notes.publish, self._cell_note(is_leaving=True))
         self._leaving.set()
 

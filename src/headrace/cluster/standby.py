@@ -212,7 +212,7 @@ class Standby:
         then."""
         settings = self.config.log.kafka
         if settings.strict_reads and not self.node.turn.has_left:
-            logger.info("waiting for the lease of the owner before", extra=fields(lease_s=settings.lease_s))
+            logger.info("waiting for the previous owner's lease to end", extra=fields(lease_s=settings.lease_s))
             await asyncio.sleep(settings.lease_s)
             await asyncio.to_thread(log.mark)
 

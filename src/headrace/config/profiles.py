@@ -79,7 +79,7 @@ def load_profiles() -> Profiles:
     except OSError as error:
         raise BadConfig(f"{file} cannot be read: {error.strerror}") from None
     except msgspec.DecodeError as error:
-        raise BadConfig(f"{file} is damaged: {error}; mend it, or remove it and run `headrace use` again") from None
+        raise BadConfig(f"{file} is damaged: {error}; repair it, or remove it and run `headrace use` again") from None
 
 
 def save_profiles(profiles: Profiles) -> Path:

@@ -154,7 +154,7 @@ class History:
             encoded = [msgspec.json.encode(row) for _, row in rows]
             await self._hub.append(STREAM, Batch.of(encoded, types=[kind for kind, _ in rows]))
         except HeadraceError as error:
-            logger.warning("the history of the last seconds is not kept: %s", error)
+            logger.warning("cannot save the console's history of the last few seconds: %s", error)
 
     async def _make_stream(self) -> None:
         """As the settings say now: they may have been others when it was made."""

@@ -206,7 +206,7 @@ class Pulse:
                 if self._beside is not None:
                     await self._beside(sample)
             except Exception:  # what is wrong this second may be well in the next; no pulse at all tells nobody
-                logger.exception("no pulse")
+                logger.exception("the console could not be updated")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._hub.stopping.wait(), INTERVAL_S)
         self._end()

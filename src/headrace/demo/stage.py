@@ -55,8 +55,8 @@ def settings(directory: Path, flags: Sequence[str]) -> Loaded:
     loaded = load(flags=[*chosen, *flags])
     if Security(loaded.config).required:
         raise BadConfig(
-            f"the hub in {directory} has users, and the demo's producers and consumers are none of them; "
-            "start it without the demo (make up, headrace up), or have the demo elsewhere: headrace demo --data DIR"
+            f"the hub in {directory} has users, and the demo cannot sign in as one of them; "
+            "start it without the demo (make up, headrace up), or run the demo elsewhere: headrace demo --data DIR"
         )
     files_of(directory).mkdir(parents=True, exist_ok=True)
     return loaded

@@ -261,7 +261,7 @@ class CachedStore(Store):
                 self._kept.move_to_end(name)
             return kept
         if kept is not None:
-            logger.warning("%s in the cache is damaged or of another make: it is fetched again", name)
+            logger.warning("%s in the cache is damaged or of another version: fetching it again", name)
             self._drop(name)
         while True:
             try:
@@ -344,7 +344,7 @@ class CachedStore(Store):
             raise
         except OSError as error:
             self._trouble = f"the store cannot be reached: {error}"
-            raise StoreUnavailable(f"{self._trouble}; it is tried again") from error
+            raise StoreUnavailable(f"{self._trouble}; trying again") from error
         self._trouble = None
 
     # -- room ----------------------------------------------------------------------------------------------------------

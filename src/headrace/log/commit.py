@@ -347,7 +347,9 @@ class Commit:
         stream = self._state.stream(op.stream)
         partition = stream.partition(op.partition)
         if stream.table is not None and op.cause is not ops.Cause.COMPACTION:
-            raise BadRequest(f"{op.stream!r} is a table: its old changes go by themselves, when no key needs them")
+            raise BadRequest(
+                f"{op.stream!r} is a table: its old changes are removed automatically once no key needs them"
+            )
         if not 0 <= op.before <= partition.pending_next:
             raise BadRequest(
                 f"stream {op.stream!r} partition {op.partition}: cannot trim before {op.before}; "

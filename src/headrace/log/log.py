@@ -120,7 +120,9 @@ class Log(LogView, LogPort):
         if not operations:
             raise BadRequest("a transaction needs at least one operation")
         if len(operations) > 1 and any(isinstance(op, ops.STRUCTURAL) for op in operations):
-            raise BadRequest("creating, growing, changing or deleting a stream stands alone in a transaction")
+            raise BadRequest(
+                "creating, growing, changing or deleting a stream must be the only operation of its transaction"
+            )
         nbytes = keys = 0
         for op in operations:
             if isinstance(op, ops.Append):
@@ -184,7 +186,7 @@ class Log(LogView, LogPort):
             if isinstance(error, DiskFull):
                 touched, error = self._relieve(gathered, error)
         except Exception as unexpected:  # no writer, no answers: everybody would wait for ever without a word
-            logger.exception("a commit failed in a way nobody thought of; please report this")
+            logger.exception("a commit failed unexpectedly; please report this")
             touched, error = set(), self.end(unexpected)
         self.report(gathered, touched, error)
 
@@ -391,7 +393,9 @@ class Log(LogView, LogPort):
             with self.guard("writing the final snapshot"):
                 snapshot.save(self.store, sequence, snapshot.encode(self.state, is_final=True, bookmark=bookmark))
         except OSError as error:
-            logger.warning("no snapshot could be left, so the next start cannot tell a lost end: %s", error)
+            logger.warning(
+                "could not write a last snapshot, so the next start cannot detect a lost end of the journal: %s", error
+            )
 
     # -- how it is -------------------------------------------------------------------------------------------------
 

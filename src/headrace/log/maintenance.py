@@ -107,7 +107,7 @@ class Maintenance:
             if self._log.journal.position.size > LEAVE_BYTES:
                 self.shared.take_snapshot()
         except (OSError, HeadraceError) as error:
-            logger.warning("no snapshot could be left; the next owner reads more of the journal: %s", error)
+            logger.warning("could not write a last snapshot; the next owner has to read more of the journal: %s", error)
 
     def _count_segment_bytes(self) -> int:
         return sum([partition.sealed_bytes for partition in self._log.state.partitions() if partition.segments])
@@ -131,7 +131,7 @@ class Maintenance:
             return False
         except Exception as error:  # no thread, no sealing: appends would wait for ever without a word
             if repr(error) != self.error:
-                logger.exception("background work on the log failed in a way nobody thought of; please report this")
+                logger.exception("background work on the log failed unexpectedly; please report this")
             self.error = repr(error)
             return False
         return worked
@@ -362,7 +362,7 @@ class Maintenance:
                 opened = self._log.opened.get(ref)
                 batches += [opened.batch(position) for position in range(len(opened.manifest.batches))]
         except SegmentDamaged as damage:
-            logger.error("not merged, since it is damaged: %s", damage)
+            logger.error("not merged because it is damaged: %s", damage)
             return
         began_us = self._log.clock.now_us()
         store = self._log.store

@@ -93,7 +93,7 @@ class Orphans:
         self.found, self._is_over = len(orphans), True
         self._seen, self._looking = [], None
         if orphans:
-            logger.warning("%d blobs in the store belong to nobody, and are removed: %s", len(orphans), orphans[:10])
+            logger.warning("removing %d blobs from the store that nothing refers to: %s", len(orphans), orphans[:10])
 
     def _is_orphan(self, name: str, known: set[str]) -> bool:
         return name.startswith(FOLDERS) and name not in known and self._log.store.tag not in name

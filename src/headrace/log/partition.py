@@ -36,7 +36,7 @@ def check_after(producer: str, sequence: int | None, after: int, last: ProducerS
     known = -1 if last is None else last.sequence
     if known != after:
         raise Fenced(
-            f"producer {producer!r} is at sequence {known}, not at {after}: another sends under this name. "
+            f"producer {producer!r} is at sequence {known}, not at {after}: another program uses this name. "
             "Nothing was stored"
         )
 

@@ -111,7 +111,7 @@ class Pipeline:
     def _crash(self, error: Exception) -> None:
         """Nothing that is on its way counts for sure."""
         if not isinstance(error, OSError):
-            logger.error("a commit failed in a way nobody thought of; please report this", exc_info=error)
+            logger.error("a commit failed unexpectedly; please report this", exc_info=error)
         failed = self._log.end(error)
         while self.flights:
             commit, gathered, _ = self.flights.popleft()

@@ -127,7 +127,7 @@ class Sealing:
             self.close()
             self._lives -= 1
             after = "a new one will be started" if self._lives else "segments are made by the hub itself from now on"
-            logger.warning("the process that seals segments is gone (%s); nothing is lost, and %s", gone, after)
+            logger.warning("the process that seals segments has ended (%s); nothing is lost, and %s", gone, after)
             raise
         self._used_us = now_us
         self.apart += 1

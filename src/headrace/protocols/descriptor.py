@@ -163,7 +163,7 @@ def protocols() -> tuple[Protocol, ...]:
         except Exception as error:
             raise _broken(package, entry, f"cannot be loaded: {error!r}") from error
         if not isinstance(protocol, Protocol):
-            raise _broken(package, entry, "is no headrace.protocols.descriptor.Protocol")
+            raise _broken(package, entry, "is not a headrace.protocols.descriptor.Protocol")
         taken = {"http"}.union(*((each.name, *each.labels) for each in found))
         if twice := sorted(taken.intersection((protocol.name, *protocol.labels))):
             raise _broken(package, entry, f"is called {twice[0]!r}, as another one")

@@ -76,7 +76,7 @@ class Security:
         try:
             self.users_file.require()
         except OSError as error:
-            logger.warning("that there are users could not be written down", extra=fields(error=str(error)))
+            logger.warning("could not record that this hub has users", extra=fields(error=str(error)))
 
     def trouble(self) -> str | None:
         """Why nobody can sign in, if that is so. Names no file; the log, which is told once, has more."""
@@ -88,7 +88,7 @@ class Security:
         if trouble != self._trouble and self._remembers:  # commands say it in their own way
             self._trouble = trouble
             if trouble is None:
-                logger.warning("there are users again")
+                logger.warning("this hub has users again")
             else:
                 logger.error(trouble, extra=fields(users_file=str(self.users_file.path), error=detail))
         return trouble

@@ -79,7 +79,7 @@ class Rights:
             watchers = principal.end()
         if held_before and principal.refusal is not None:
             self._ended()
-            logger.info("a sign-in no longer holds", extra=fields(user=principal.name, uses=len(watchers)))
+            logger.info("a sign-in is no longer valid", extra=fields(user=principal.name, uses=len(watchers)))
         for changed in watchers:
             _tell(changed)
 
@@ -90,11 +90,11 @@ class Rights:
             try:
                 self.look()
             except Exception:  # the next look may go better; without one, nobody would ever be turned away
-                logger.exception("the users could not be looked at")
+                logger.exception("could not check the users for changes")
 
 
 def _tell(changed: Callable[[], object]) -> None:
     try:
         changed()
     except Exception:
-        logger.exception("someone could not be told of a change of rights")
+        logger.exception("could not notify a session that rights have changed")

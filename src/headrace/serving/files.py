@@ -47,6 +47,6 @@ def tell_once(loop: asyncio.AbstractEventLoop, clock_s: Callable[[], float] = la
         elif clock_s() - told_s >= TELL_S:
             told_s = clock_s()
             error = context.get("exception")
-            logger.error("no connection can be accepted for now", extra=fields(error=str(error)))
+            logger.error("cannot accept connections at the moment", extra=fields(error=str(error)))
 
     loop.set_exception_handler(handle)

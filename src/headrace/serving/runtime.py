@@ -267,7 +267,7 @@ def tell_manager(state: str) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notifying:
             notifying.sendto(state.encode(), address)
     except OSError as error:
-        logger.warning("the service manager could not be told", extra=fields(state=state, error=str(error)))
+        logger.warning("could not notify the service manager", extra=fields(state=state, error=str(error)))
 
 
 def _remove(ready_file: Path | None) -> None:
@@ -339,11 +339,11 @@ class Life:
             _remove(self._ready_file)
             await runtime.stop()
         if standby is not None and standby.fenced.done() and not runtime.hub.has_failed:
-            logger.error("%s: this hub ends; start it again to follow", standby.fenced.result())
+            logger.error("%s: this hub is stopping; start it again to follow", standby.fenced.result())
             return EXIT_LOG_FAILED
         if not runtime.hub.has_failed:  # asked last: the log may fail with what is stored while the hub stops
             return EXIT_OK
-        logger.error("ending, since the log has failed; start again to recover: %s", await runtime.hub.failed())
+        logger.error("stopping because the log has failed; start again to recover: %s", await runtime.hub.failed())
         return EXIT_LOG_FAILED
 
     def _ready(self, announced: Announced) -> None:

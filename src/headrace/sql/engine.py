@@ -133,7 +133,7 @@ class Engine:
         if self._closed:
             raise Closed("the hub is stopping")
         if query.id in self._queries:
-            raise BadRequest(f"a query with the id {query.id!r} is under way")
+            raise BadRequest(f"a query with the id {query.id!r} is already running")
         per_user = collections.Counter(each.user for each in self._queries.values())
         for count, key in (
             (len(self._queries), "queries_max"),
@@ -141,7 +141,7 @@ class Engine:
         ):
             most = getattr(self.settings, key)
             if count >= most:
-                raise Busy(f"{count} queries are under way, and {most} may be at once; the limit is set by 'sql.{key}'")
+                raise Busy(f"{count} queries are running, and {most} may run at once; the limit is set by 'sql.{key}'")
 
     async def run(self, query: Query, function: Callable[[Query], Result]) -> Result:
         """Have `function` do something that blocks with a query. A caller that goes takes its query along."""
@@ -368,7 +368,7 @@ class Query:
             self._end(self._has_ended, "done")
 
     def _died(self, gone: Exception) -> HeadraceError:
-        logger.warning("the process of a query is gone (%s)", gone)
+        logger.warning("the process of a query has ended unexpectedly (%s)", gone)
         return BadSql(
             "the process that ran the query has died: it needed more memory than 'sql.memory_bytes', or is nested too "
             "deeply"

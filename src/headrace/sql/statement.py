@@ -31,7 +31,7 @@ BYTES_COLUMNS = {"payload", "key"}
 OPENED = "value"
 """The column that holds what JSON in a payload says."""
 UTF8 = "headrace_utf8"
-NO_CHANGES = "a query is one SELECT; nothing can be changed or set by it"
+NO_CHANGES = "a query is a single SELECT; it cannot change or set anything"
 _OWN = Dialect()
 
 
@@ -80,7 +80,7 @@ class Statement:
             raise BadSql(reason)
         statements: list[Any] = parsed["statements"]
         if len(statements) != 1:
-            raise BadSql(f"a query is one statement, and these are {len(statements)}")
+            raise BadSql(f"a query is a single statement, and this has {len(statements)}")
         return statements
 
     @staticmethod
@@ -102,7 +102,9 @@ class Statement:
             if name.lower() not in TABLE_FUNCTIONS:
                 raise BadSql(f"queries may not read from {name}(); they read streams and tables of the hub by name")
         if kind == "SHOW_REF" and not node.get("query"):
-            raise BadSql("queries see no catalog; the verbs stream.list and table.list name what there is")
+            raise BadSql(
+                "queries cannot read the catalog; the verbs stream.list and table.list list streams and tables"
+            )
         if "query_location" in node and "alias" in node and "class" not in node and kind not in SOURCES:
             raise BadSql(f"queries may not read from {str(kind).lower()}")
 

@@ -201,7 +201,7 @@ class Wire:
         try:
             message = _decoder.decode(self._exactly(head_size))
         except msgspec.MsgspecError as error:
-            raise Gone(f"it sent something else than a message: {error}") from error
+            raise Gone(f"it sent something other than a message: {error}") from error
         return message, self._exactly(body_size)
 
     def ask(self, message: Message, kind: type[Message]) -> tuple[Any, memoryview]:

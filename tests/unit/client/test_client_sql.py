@@ -69,7 +69,7 @@ def test_a_result_looks_like_something_in_a_notebook(hub):
 def test_errors_are_those_of_the_hub(hub):
     with pytest.raises(BadSql, match="no stream or table 'nowhere'"):
         hub.sql("SELECT * FROM nowhere")
-    with pytest.raises(BadSql, match="one SELECT"):
+    with pytest.raises(BadSql, match="single SELECT"):
         hub.sql("DROP TABLE fruit")
     with pytest.raises(LimitExceeded, match=r"sql\.rows_max"):
         hub.sql("SELECT * FROM range(200001)").to_arrow()

@@ -175,7 +175,7 @@ async def test_a_log_that_takes_nothing_is_not_the_end_of_the_pulse(
 
     world.hub.create_stream = refused  # type: ignore[assignment,method-assign]
     await world.pass_s(15)
-    assert "the history of the last seconds is not kept: no room" in caplog.text
+    assert "cannot save the console's history of the last few seconds: no room" in caplog.text
 
 
 async def test_it_can_be_switched_off() -> None:

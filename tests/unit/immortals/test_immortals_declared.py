@@ -229,7 +229,7 @@ def test_dataclasses_and_pydantic_models_are_arguments_results_and_state() -> No
     world = World(checkpoint_every=2)
     depot = world.add(Depot, "depot")
     assert depot.put(item=Item(name="pear")) == Parcel([Item(name="pear", count=1)])
-    with pytest.raises(TypeError, match="put.* was called wrongly"):
+    with pytest.raises(TypeError, match="put.* was called with the wrong arguments"):
         depot.put(item={"count": "many"})
     world.kill("depot")
     assert depot.newest() == Item(name="pear")

@@ -249,7 +249,8 @@ async def test_a_typed_proxy_between_immortals(world: Any, shop: Shop) -> None:
         assert await off_loop(world.client.immortal("desk").buy, item="pear") == 1
         assert desk.bought == [1]
         with pytest.raises(
-            MethodRaised, match=r"order\(item: str, qty: int = 1\) was called wrongly: Expected `str`, got `int`"
+            MethodRaised,
+            match=r"order\(item: str, qty: int = 1\) was called with the wrong arguments: Expected `str`, got `int`",
         ):
             await off_loop(world.client.immortal("desk").buy_wrongly)
 

@@ -190,7 +190,7 @@ async def test_of_a_keyed_one_an_instance_is_looked_at(world: Any) -> None:
 async def test_one_whose_program_has_not_said_what_it_is_is_not_asked(world: Any) -> None:
     def check() -> None:
         world.client.call("immortal.register", {"name": "foreign"})
-        with pytest.raises(BadRequest, match="has not said what can be called"):
+        with pytest.raises(BadRequest, match="has not declared its methods"):
             world.client.call("immortal.look", {"name": "foreign"})
 
     await asyncio.to_thread(check)

@@ -252,7 +252,7 @@ def test_a_refused_transaction_leaves_its_neighbours_in_the_commit_alone(log: Lo
 def test_transactions_that_cannot_be_meant(log: Log) -> None:
     with pytest.raises(BadRequest, match="at least one operation"):
         log.submit([])
-    with pytest.raises(BadRequest, match="stands alone"):
+    with pytest.raises(BadRequest, match="the only operation"):
         log.submit([ops.CreateStream("x"), ops.Append("x", Batch.one(b""))])
     with pytest.raises(BadRequest, match="is a table"):
         do(log, ops.Append("state", Batch.one(b"")))

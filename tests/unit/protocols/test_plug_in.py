@@ -160,7 +160,7 @@ def test_a_broken_one_stops_the_start_and_says_what_to_do(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        ("os:path", "is no headrace.protocols.descriptor.Protocol"),
+        ("os:path", "is not a headrace.protocols.descriptor.Protocol"),
         ("headrace.protocols.ockam:PROTOCOL", "is called 'ockam', as another one"),
     ],
 )

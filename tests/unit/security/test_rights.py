@@ -210,8 +210,8 @@ async def test_one_who_cannot_be_told_does_not_keep_it_from_the_others(
     with caplog.at_level(logging.INFO, "headrace.security"):
         world.door.rights.look()
     assert world.told == ["last"]
-    assert "someone could not be told of a change of rights" in caplog.text
-    assert "a sign-in no longer holds" in caplog.text
+    assert "could not notify a session that rights have changed" in caplog.text
+    assert "a sign-in is no longer valid" in caplog.text
 
 
 async def test_the_files_are_looked_at_for_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

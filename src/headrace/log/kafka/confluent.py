@@ -383,18 +383,18 @@ class ConfluentKafka(KafkaPort):
             self._hear()
             if self._refusal and time.monotonic() > began + min(REFUSED_S, timeout_s):
                 raise KafkaError(
-                    f"the brokers at {self._base['bootstrap.servers']} do not let this hub in ({self._refusal}): check "
+                    f"the brokers at {self._base['bootstrap.servers']} refuse this hub ({self._refusal}): check "
                     "user, password and certificates in log.kafka.client"
                 )
             if time.monotonic() > began + timeout_s:
                 raise KafkaError(
-                    f"{what} could not be learned in {timeout_s:g} s (log.kafka.timeout_s) from "
+                    f"{what} could not be determined in {timeout_s:g} s (log.kafka.timeout_s) from "
                     f"{self._base['bootstrap.servers']}: {problem}"
                 )
             if not has_told and time.monotonic() > began + TELL_S:
                 has_told = True
                 logger.warning(
-                    "%s: no broker of %s tells; asked again for %g s (log.kafka.timeout_s): %s",
+                    "%s: no broker of %s answers; retrying for %g s (log.kafka.timeout_s): %s",
                     *(what, self._base["bootstrap.servers"], timeout_s, problem),
                 )
             time.sleep(AGAIN_S)

@@ -336,7 +336,7 @@ class KafkaJournal(JournalPort):
                     if (commit.epoch, commit.sequence) == (self.epoch, flight.sequence):
                         return commit.offset, commit.next_offset
                 if time.monotonic() > flight.deadline:
-                    raise KafkaError(f"what stands from offset {self.next_offset} on could not be read")
+                    raise KafkaError(f"what follows offset {self.next_offset} on could not be read")
         except CutMeanwhile as error:  # by an owner behind this one: nobody else cuts what this one has not read
             raise Fenced(f"another hub has taken cell {self._cell} and cut the journal since") from error
         finally:

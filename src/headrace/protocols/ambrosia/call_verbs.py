@@ -156,7 +156,7 @@ class CallVerbs:
         interface = self._coordinator.store.interface(instance.name)
         if interface is None:
             raise BadRequest(
-                f"the program of immortal {request.name!r} has not said what can be called of it; those that use "
+                f"the program of immortal {request.name!r} has not declared its methods; programs that use "
                 "`headrace.immortals.run` do"
             )
         return interface
@@ -240,7 +240,7 @@ class CallVerbs:
         instance = self._permitted(request.name, "read", "immortal.look")
         interface = await self.methods(MethodsRequest(request.name))  # others would not understand the question
         if interface.keyed and request.key is None:
-            raise BadRequest(f"{request.name!r} is keyed: say which instance is meant by the key")
+            raise BadRequest(f"{request.name!r} is keyed: name the instance with `key`")
         arguments = msgspec.json.encode({} if request.key is None else {KEY_FIELD: request.key})
         answer = await self._ask(instance, "immortal.look", request.name, LOOK_METHOD, arguments)
         return msgspec.json.decode(answer.value, type=Look)
@@ -316,5 +316,5 @@ def _called(what: str, answer: Return | None) -> Called:
     try:
         msgspec.json.decode(answer.value)
     except msgspec.DecodeError:
-        raise MethodRaised(f"{what} returned {len(answer.value)} bytes that are no JSON") from None
+        raise MethodRaised(f"{what} returned {len(answer.value)} bytes that are not JSON") from None
     return Called(msgspec.Raw(answer.value))

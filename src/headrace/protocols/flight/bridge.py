@@ -43,7 +43,7 @@ def to_flight_error(error: BaseException, batch: int | None = None) -> flight.Fl
     if isinstance(error, flight.FlightCancelledError):
         return error
     if not isinstance(error, HeadraceError):
-        logger.error("a Flight call failed in a way it should not", exc_info=error)
+        logger.error("a Flight call failed unexpectedly", exc_info=error)
         return flight.FlightInternalError("internal error of the hub; its log says more")
     body = encode(error_body(error, batch))
     if isinstance(error, Unauthenticated):

@@ -240,7 +240,7 @@ class Line(TcpConnection, asyncio.Protocol):
         except HeadraceError as error:
             answer = Answer(error=error_body(error), id=number)
         except Exception:
-            logger.exception("a request on a line failed in a way it should not")
+            logger.exception("a request on a line failed unexpectedly")
             answer = Answer(error=error_body(HeadraceError("internal error of the hub; its log says more")), id=number)
         self._answered += 1
         self._ready.append(framed(answer))

@@ -304,7 +304,7 @@ class Putting:
 
     def _failed(self, number: int, error: Exception) -> PutAck | None:
         if not isinstance(error, HeadraceError | flight.FlightCancelledError):
-            logger.error("an append of a Flight put failed in a way it should not", exc_info=error)
+            logger.error("an append of a Flight put failed unexpectedly", exc_info=error)
         if not isinstance(error, HeadraceError):
             error = Busy("the append was cancelled, or failed inside the hub; its log says more")
         with self._lock:

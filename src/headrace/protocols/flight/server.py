@@ -451,7 +451,7 @@ class Endpoint:
             self._restarting = asyncio.ensure_future(self._restart())
 
     async def _restart(self) -> None:
-        logger.warning("the authorities that vouch for clients have changed: all clients have to come again")
+        logger.warning("the client certificate authorities have changed: all clients have to reconnect")
         port = self._server.port
         await _stop(self._server, self._bridge)
         try:

@@ -344,7 +344,7 @@ class Client:
         except PeerError as error:
             reply = codec.failure(error, rid, coding)
         except Exception as error:
-            logger.warning("a group was not taken: %r", error)
+            logger.warning("a group of events was not accepted: %r", error)
             reply = codec.failure(PeerError(INTERNAL_ERROR, "The events were not taken"), rid, coding)
         with contextlib.suppress(ConnectionClosed):
             await self._connection.send(reply)

@@ -324,7 +324,7 @@ class Connection:
                 self._to_write.clear()
                 await self._to_write.wait()
         except (OSError, HeadraceError, RuntimeError) as error:
-            logger.debug("a peer left while it was written to: %s", error)
+            logger.debug("a peer disconnected during a write: %s", error)
         finally:
             self._written.set()  # nothing will be written any more: nobody may wait for it
 

@@ -349,7 +349,7 @@ class Relay:
         if last is not None and last > self._opened_at:
             raise OutboxError(
                 f"outbox {self._name!r}: the hub has batch {last} of stream {stream!r} and the database is at "
-                f"{self._opened_at}; was it restored from a backup? Give the relay a new name to go on"
+                f"{self._opened_at}; was it restored from a backup? Give the relay a new name to continue"
             )
         self._checked.add(stream)
 

@@ -236,7 +236,7 @@ class Connection(asyncio.Protocol):
             raise RemoteProtocolError(f"a push was answered by {response!r}")
         group = self._pushes.pop(response.request_id, None)
         if group is None:
-            log.warning("a confirm came for push %d, which is not waiting for one", response.request_id)
+            log.warning("a confirmation arrived for push %d, which is not waiting for one", response.request_id)
         else:
             group.confirm(response)
 
@@ -255,8 +255,8 @@ class Connection(asyncio.Protocol):
         try:
             self._frames(buffer)
         except RemoteProtocolError as error:
-            log.error("the hub sent what cannot be understood: %s", error)
-            self._lose(f"the hub sent what cannot be understood: {error}")
+            log.error("the hub sent a message that cannot be decoded: %s", error)
+            self._lose(f"the hub sent a message that cannot be decoded: {error}")
             if self._transport is not None:
                 self._transport.abort()
 
@@ -283,7 +283,7 @@ class Connection(asyncio.Protocol):
             return  # a heartbeat
         waiting = self._waiting.get(message.onward[0].value)
         if waiting is None:
-            log.debug("a reply came for %s, which does not wait any more", message.onward[0])
+            log.debug("a reply arrived for %s, which is no longer waiting", message.onward[0])
         else:
             waiting(message)
 

@@ -92,7 +92,7 @@ class Executions:
                 try:
                     watcher(execution, before, now)
                 except Exception:  # one listener's trouble is not the others'
-                    logger.exception("a listener could not be told of execution %r", execution)
+                    logger.exception("could not notify a listener of execution %r", execution)
 
     def _note_time(self, execution: str, before: Execution | None, now: Execution) -> None:
         times = Times(self._now_us(), None) if before is None else self.times(execution)

@@ -248,7 +248,9 @@ class Catalogue:
     def _view_with_id(self, cache_id: int) -> Entry | None:
         views = [view for name in self._ids.names(cache_id) if (view := self._view(name)) is not None]
         if len(views) > 1:
-            raise Refused(f"{len(views)} streams have the cache id {cache_id}; who sends ids cannot read any of them")
+            raise Refused(
+                f"{len(views)} streams have the cache id {cache_id}; clients that send ids cannot read any of them"
+            )
         return views[0] if views else None
 
     def owner_of(self, name: str) -> str:

@@ -237,7 +237,7 @@ class Scaler:
         if agent not in self._config.agents:
             if agent not in self._unknown:
                 self._unknown.add(agent)
-                logger.info("agent type %r is not in the settings: its instances are somebody else's", agent)
+                logger.info("agent type %r is not in the settings: its instances are managed elsewhere", agent)
             return
         if (agent, instance) not in self._processes:
             self._start(agent, instance, instance)

@@ -240,7 +240,7 @@ class StagingArea:
                 try:
                     await self._finish(query)
                 except Exception as error:
-                    logger.error("a Spark batch is stored in part", extra=fields(query=query, error=str(error)))
+                    logger.error("a Spark batch is only partly stored", extra=fields(query=query, error=str(error)))
         return len(queries)
 
     async def _finish(self, query: str) -> None:

@@ -145,7 +145,7 @@ def _hand_out(bus: Any, results: Iterable[Any]) -> None:
                 for listener in list(bus._listener_bus):
                     _call(getattr(listener, methods[type(event)]), event)
     except Exception as error:  # the session ends, the program does, or the server has gone
-        logger.info("no more is heard of queries: %s; sources move their cursors a batch late", error)
+        logger.info("no more progress events from queries: %s; sources move their cursors one batch late", error)
 
 
 def _call(method: Callable[[Any], None], event: Any) -> None:

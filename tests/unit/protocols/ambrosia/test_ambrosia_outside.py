@@ -55,7 +55,7 @@ async def test_any_binding_can_be_called_and_answers() -> None:
         for kind, value, sentence in (
             (BodyKind.EXCEPTION, b'"ValueError: no"', "a.add raised ValueError: no"),
             (BodyKind.EXCEPTION, b"\xff", "a.add raised"),
-            (BodyKind.VALUE, b"\xff", "returned 1 bytes that are no JSON"),
+            (BodyKind.VALUE, b"\xff", "returned 1 bytes that are not JSON"),
         ):
             waiting = call(hub)
             answer(binding, await heard(binding), value, kind)
@@ -228,7 +228,7 @@ async def test_what_nobody_knows_is_said() -> None:
     async with memory_hub(A) as hub, coordinator(hub):
         with pytest.raises(BadRequest, match="there is no immortal 'b'"):
             await call(hub, name="b")
-        with pytest.raises(BadRequest, match="has not said what can be called of it"):
+        with pytest.raises(BadRequest, match="has not declared its methods"):
             await hub.verbs.call("immortal.methods", {"name": "a"}, EVERYTHING)
         with pytest.raises(BadRequest, match="no call of 'a' with the idempotency key 'k' is known"):
             await hub.verbs.call("immortal.cancel", {"name": "a", "idempotency_key": "k"}, EVERYTHING)

@@ -167,7 +167,7 @@ async def test_nobody_listens() -> None:
 )
 async def test_nonsense_from_the_hub_ends_the_connection(raw: bytes) -> None:
     async with scripted(lambda message: [raw]) as address, await connect(address) as connection:
-        with pytest.raises(ConnectionLost, match="cannot be understood"):
+        with pytest.raises(ConnectionLost, match="cannot be decoded"):
             await connection.create("s")
 
 

@@ -329,7 +329,7 @@ class TestLargerThanOneTransaction:
             file.unlink()
         after = StagingArea(hub, tmp_path)
         assert await after.recover() == 1
-        assert "stored in part" in caplog.text
+        assert "only partly stored" in caplog.text
         with pytest.raises(NotStaged):
             await Driver(after, run="r2").stage(0, sent)
 

@@ -329,7 +329,7 @@ class Engine:
     def need_message(self) -> None:
         """Refuse what no replay would do again."""
         if not self._in_message:
-            raise NotInMethod("forks and calls belong into methods of an immortal; from outside send an impulse")
+            raise NotInMethod("forks and calls belong in methods of an immortal; from outside send an impulse")
 
     def send(self, destination: str, method: int, rpc_type: RpcType, arguments: bytes) -> None:
         """A fork from a method, or an impulse from outside."""

@@ -184,7 +184,9 @@ class Immortal:
 
     def _check_name(self, name: str) -> None:
         if not 0 < len(name.encode()) <= self.name_bytes_max:  # the hub would close the link, now and in every replay
-            raise ValueError(f"{name!r} names no immortal: a name has 1 to {self.name_bytes_max} bytes")
+            raise ValueError(
+                f"{name!r} is not a valid name for an immortal: a name has 1 to {self.name_bytes_max} bytes"
+            )
 
     def proxy(self, kind: type[Other], name: str, *, key: str | None = None) -> Other:
         """Another immortal, to call: `await self.proxy(Shop, "shop").order("pear")`. Checkers take it for the immortal

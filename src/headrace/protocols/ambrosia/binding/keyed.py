@@ -123,7 +123,7 @@ class KeyedCells:
         else:
             key = key_in(message.arguments)
             if key is None:
-                missing = StateError(f"{self._engine.name} is keyed: say which instance is meant by the key")
+                missing = StateError(f"{self._engine.name} is keyed: name the instance with `key`")
                 self._engine.cell._ended(f"#{message.method}", message, None, missing)
                 return
             cell = self.cell(key)

@@ -98,7 +98,7 @@ class Method:
         except (TypeError, ValueError) as error:
             text = str(error).replace(f"{self.name}_arguments()", "").replace("Object missing", "it is missing").strip()
             takes = ", ".join(map(str, self.parameters)).replace("'", "")
-            raise TypeError(f"{self.name}({takes}) was called wrongly: {text}") from None
+            raise TypeError(f"{self.name}({takes}) was called with the wrong arguments: {text}") from None
         return data if key is None else with_key(data, key)
 
     def invoke(self, immortal: Any, data: bytes) -> Any:

@@ -46,7 +46,7 @@ class Cron:
                 moment += timedelta(minutes=1)
             else:
                 return moment
-        raise ValueError("the cron expression names no day that there is")
+        raise ValueError("the cron expression matches no day of any year")
 
     def _is_day(self, moment: datetime) -> bool:
         in_month, in_week = moment.day in self._sets[2], (moment.weekday() + 1) % 7 in self._sets[4]

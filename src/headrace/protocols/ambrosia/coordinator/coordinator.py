@@ -428,7 +428,7 @@ class Coordinator:
                 raise LimitExceeded("names called but not registered", unknown + 1, limit, "ambrosia.destinations_max")
             instance = self.instances[text] = Instance(self.hub, self.store, text, None, self.log_refused, self.lineage)
             self.spawn(instance.open())
-            logger.info("immortal %s: calls %s, which nobody registered; they are kept", sender, text)
+            logger.info("immortal %s calls %s, which is not registered; the calls are kept", sender, text)
         return instance
 
     # --- metrics ------------------------------------------------------------------------------------------------

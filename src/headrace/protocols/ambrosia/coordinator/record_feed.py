@@ -196,7 +196,7 @@ class RecordFeed:
             sequence = int(ids[first])
             if sequence != self.sequence:  # not ours: a binding must not see it, for its ids have no gap or repeat
                 logger.warning(
-                    "stream %s: indexes %d to %d are no messages of the immortal (id %d where %s is next) and are left "
+                    "stream %s: indexes %d to %d are not messages of the immortal (id %d, not %s) and are left "
                     "out",
                     self._stream, self.position + first, self.position + after - 1, sequence, self.sequence,
                 )  # fmt: skip

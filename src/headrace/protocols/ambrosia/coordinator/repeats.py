@@ -94,7 +94,7 @@ class Repeats:
         try:
             said.at = await asyncio.to_thread(self._check, stream, bounds, last, calls)
         except HeadraceError as error:  # trimmed meanwhile, or damaged: no reason not to recover the sender
-            logger.warning("immortal %s: what it says again is not compared: %s", self._sender, error)
+            logger.warning("immortal %s: its repeated calls are not compared: %s", self._sender, error)
 
     def _check(self, stream: str, bounds: Bounds, last: int, calls: _Said) -> int | None:
         """Compare with the log; returns where to go on. Blocks on the disk."""
