@@ -155,6 +155,9 @@ async def append_records(hub: Hub, asked: StreamAppend) -> AppendResult:
 
 
 def _batch(records: Many[NewRecord]) -> Batch:
+    if len(records) == 1:
+        one = records[0]
+        return Batch.one(_payload_of(0, one), id=one.id, event_time=one.event_time_us, type=one.type, key=one.key)
     return batch_of([_payload_of(number, record) for number, record in enumerate(records)], records)
 
 

@@ -28,7 +28,7 @@ from headrace.hub.sessions import Session
 from headrace.hub.turns import TURN_S
 from headrace.security import Principal
 from headrace.security.admission import Quick
-from headrace.serving import sockets
+from headrace.serving import eager, sockets
 from headrace.serving.listener import keep_alive, let_go, open_server
 from headrace.units import KIB
 
@@ -300,7 +300,15 @@ class TcpConnection:
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something that ends with the connection at the latest."""
-        task = asyncio.ensure_future(work)
+        self._keep(asyncio.ensure_future(work))
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """The same, and what it does before it waits for something is done when this returns (eager.py)."""
+        task = eager.begin(work)
+        if task is not None:
+            self._keep(task)
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 

@@ -384,6 +384,22 @@ def open_line(hub: WithHttp) -> socket.socket:
     return opened
 
 
+def test_a_long_row_of_appends_is_answered_in_order_the_refused_ones_too(hub: WithHttp) -> None:
+    """None of the refused ones waits for anything: done inside each other they would be deeper than Python goes."""
+    opened = open_line(hub)
+    stored, refused = (
+        framed(Request(append=StreamAppend(name, [NewRecord(text="x")]))) for name in ("orders", "no-such")
+    )
+    sender = threading.Thread(
+        target=opened.sendall, args=(stored + refused * 2_000 + stored + (REQUEST_BYTES_MAX + 1).to_bytes(4, "big"),)
+    )
+    sender.start()
+    found = answers(opened)
+    sender.join()
+    codes = [None if each.error is None else each.error.code for each in found]
+    assert codes == [None, *["unknown-stream"] * 2_000, None, "limit-exceeded"]
+
+
 def test_whoever_does_not_know_the_secret_gets_nothing(hub: WithHttp) -> None:
     offer = offered(hub)
     opened = upgraded(hub, offer.ticket)

@@ -171,7 +171,7 @@ class Line(TcpConnection, asyncio.Protocol):
         self.counters.received_bytes.inc(len(data))
         self._unread += data
         if self._proof is None or self._sign_in(self._proof):
-            self._next()
+            self._next(at_once=True)
         self.keeps(0 if self._busy else len(self._unread), len(data))
         self.pace()
 
@@ -190,8 +190,10 @@ class Line(TcpConnection, asyncio.Protocol):
             self.rights_changed(self._owner)
         return True
 
-    def _next(self) -> None:
-        """Begin with the requests that are whole, as many as may be under way."""
+    def _next(self, *, at_once: bool = False) -> None:
+        """Begin with the requests that are whole, as many as may be under way. The first does not wait for its turn in
+        the event loop, with `at_once`; those behind it do, or a long row of refused ones would be as deep as it is
+        long."""
         while len(self._unread) >= LENGTH_BYTES and self._may_begin():
             size, limits = int.from_bytes(self._unread[:LENGTH_BYTES], "big"), self._lines.settings
             if size > limits.line_request_bytes_max:
@@ -206,7 +208,8 @@ class Line(TcpConnection, asyncio.Protocol):
             del self._unread[:end]
             self._under_way += 1
             if size < APART_BYTES:
-                self._begin(_read(body))
+                self._begin(_read(body), at_once=at_once)
+                at_once = False
             else:
                 self._alone = True
                 self.start(self._read_apart(body))
@@ -226,9 +229,12 @@ class Line(TcpConnection, asyncio.Protocol):
         self._begin(await self.hub.intake.apart(lambda: _read(body)))
         self._next()
 
-    def _begin(self, request: Request | HeadraceError) -> None:
+    def _begin(self, request: Request | HeadraceError, *, at_once: bool = False) -> None:
         self._alone = isinstance(request, HeadraceError) or request.id is None
-        self.start(self._serve(request))
+        if at_once and isinstance(request, Request) and request.append is not None:
+            self.begin(self._serve(request))
+        else:
+            self.start(self._serve(request))
 
     async def _serve(self, request: Request | HeadraceError) -> None:
         number = None

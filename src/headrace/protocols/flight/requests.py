@@ -76,6 +76,10 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     id: int | None = None
 
 
+_REQUEST = msgspec.json.Decoder(Request)
+_ANSWER = msgspec.json.Decoder(Answer)
+
+
 def hub_proof(secret: str) -> bytes:
     """By which the hub shows that it made the offer."""
     return _proof(secret, b"hub")
@@ -99,7 +103,7 @@ def framed(message: Request | Answer) -> bytes:
 def decode_request(data: bytes) -> Request:
     """What a client asks."""
     try:
-        request = msgspec.json.decode(data, type=Request)
+        request = _REQUEST.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the request is not valid: {error}") from None
     if bool(request.verb) == (request.append is not None):
@@ -110,6 +114,6 @@ def decode_request(data: bytes) -> Request:
 def decode_answer(data: bytes) -> Answer:
     """What the hub answers."""
     try:
-        return msgspec.json.decode(data, type=Answer)
+        return _ANSWER.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise HeadraceError(f"this version of the SDK cannot read the hub's answer: {error}") from None
