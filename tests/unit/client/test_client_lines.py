@@ -387,9 +387,8 @@ def open_line(hub: WithHttp) -> socket.socket:
 def test_a_long_row_of_appends_is_answered_in_order_the_refused_ones_too(hub: WithHttp) -> None:
     """None of the refused ones waits for anything: done inside each other they would be deeper than Python goes."""
     opened = open_line(hub)
-    stored, refused = (
-        framed(Request(append=StreamAppend(name, [NewRecord(text="x")]))) for name in ("orders", "no-such")
-    )
+    records = {"stored": NewRecord(text="x"), "refused": NewRecord()}
+    stored, refused = (framed(Request(append=StreamAppend("orders", [each]))) for each in records.values())
     sender = threading.Thread(
         target=opened.sendall, args=(stored + refused * 2_000 + stored + (REQUEST_BYTES_MAX + 1).to_bytes(4, "big"),)
     )
@@ -397,7 +396,7 @@ def test_a_long_row_of_appends_is_answered_in_order_the_refused_ones_too(hub: Wi
     found = answers(opened)
     sender.join()
     codes = [None if each.error is None else each.error.code for each in found]
-    assert codes == [None, *["unknown-stream"] * 2_000, None, "limit-exceeded"]
+    assert codes == [None, *["bad-request"] * 2_000, None, "limit-exceeded"]
 
 
 def test_whoever_does_not_know_the_secret_gets_nothing(hub: WithHttp) -> None:
