@@ -36,6 +36,7 @@ PROGRAMS = {
     "node": Program("FutoIn's published clients", "nodejs", ("node",)),
     "npm": Program("fetching FutoIn's published clients", "npm", ("npm",)),
     "cargo": Program("Ockam's published Rust client", "cargo", ("cargo",)),
+    "curl": Program("pages of the documentation that use curl", "curl", ("curl",)),
     "openssl": Program("TLS of Perper's listeners", "openssl", ("openssl",)),
     "postgresql": Program("the outbox in PostgreSQL", "postgresql", ("initdb", "pg_ctl")),
     "strace": Program(
@@ -81,9 +82,9 @@ def lacking(name: str) -> str:
     """One line: what is left out, why, and what would help; empty if nothing is missing."""
     program = PROGRAMS[name]
     if commands := absent(name):
-        return f"{program.tests}: no {', '.join(commands)} here; to have it: {_install(program)}"
+        return f"{program.tests}: no {', '.join(commands)} here; to include it: {_install(program)}"
     if program.probe and subprocess.run(program.probe, capture_output=True, check=False).returncode != 0:
-        return f"{program.tests}: {program.commands[0]} does not work here; to have it: {program.otherwise}"
+        return f"{program.tests}: {program.commands[0]} does not work here; to include it: {program.otherwise}"
     return ""
 
 
@@ -103,7 +104,7 @@ def main(names: list[str]) -> None:
     for line in filter(None, map(lacking, wanted)):
         print(f"missing: {line}" if in_ci() else f"left out: {line}", flush=True)
     if not names and not rust_asked():
-        print("left out unless already built: Ockam's published Rust client; to have it: HEADRACE_RUST=1 make test")
+        print("left out unless already built: Ockam's published Rust client; to include it: HEADRACE_RUST=1 make test")
 
 
 def install(programs: list[Program]) -> None:

@@ -42,7 +42,7 @@ def program() -> Path:
         if built.returncode != 0:
             leave_out(f"Ockam's published Rust client: cargo cannot build it: {built.stderr.strip()[-4_000:]}")
     if not PROGRAM.exists():
-        leave_out("Ockam's published Rust client: not built; to have it: HEADRACE_RUST=1 make test (takes minutes)")
+        leave_out("Ockam's published Rust client: not built; to include it: HEADRACE_RUST=1 make test (takes minutes)")
     return PROGRAM
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from support.hub_process import HubProcess
+from support.programs import needs
 
 from headrace.config import Listen
 from headrace.config.address import split_address
@@ -143,6 +144,7 @@ def run_shell_line(live: Live, line: str, expected: str | None) -> None:
             assert requirement in (ROOT / "pyproject.toml").read_text()
             return
         case ["curl", *rest]:
+            needs("curl")
             words = ["curl", "--silent", "--show-error", "--fail", *rest]
         case ["headrace", "up", *rest]:  # runs until it is stopped: here only its options are tried
             words = [sys.executable, "-m", "headrace", "config", "show", *rest]

@@ -34,7 +34,7 @@ def put(folder: Path, name: str, script: str = "exit 0") -> None:
 def test_without_its_program_a_test_is_skipped(commands: Path) -> None:
     with pytest.raises(pytest.skip.Exception) as skipped:
         needs("chromium")
-    line = "the console in a browser: no chromium here; to have it: sudo apt-get install chromium"
+    line = "the console in a browser: no chromium here; to include it: sudo apt-get install chromium"
     assert str(skipped.value) == line
     put(commands, "chromium")
     needs("chromium")
@@ -54,7 +54,7 @@ def test_in_ci_it_fails(commands: Path, monkeypatch: pytest.MonkeyPatch, said: s
 def test_a_program_that_may_not_work_here_is_a_missing_one(commands: Path) -> None:
     """As mounting for anybody but root."""
     put(commands, "strace", "exit 1")
-    with pytest.raises(pytest.skip.Exception, match="strace does not work here; to have it: run as somebody"):
+    with pytest.raises(pytest.skip.Exception, match="strace does not work here; to include it: run as somebody"):
         needs("strace")
     put(commands, "strace")
     needs("strace")
@@ -74,7 +74,7 @@ def test_one_line_for_each_that_is_missing(commands: Path, capsys: pytest.Captur
     test_programs.main([])
     said = capsys.readouterr().out.splitlines()
     assert len(said) == len(test_programs.PROGRAMS)
-    assert all(line.startswith("left out") and "; to have it: " in line for line in said)
+    assert all(line.startswith("left out") and "; to include it: " in line for line in said)
     assert "HEADRACE_RUST=1 make test" in said[-1]
     for name in COMMANDS:
         put(commands, name)

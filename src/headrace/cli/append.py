@@ -110,7 +110,9 @@ def _told(outcome: Outcome) -> str:
         return "nothing to append: give records as arguments, or one a line on standard input or in --file"
     if not outcome.records:
         return f"nothing new appended to {where}{again}"
-    return f"appended {outcome.records:,} to {where}: indexes {outcome.first} to {outcome.last}{again}"
+    if outcome.records == 1:
+        return f"appended 1 record to {where}, index {outcome.first}{again}"
+    return f"appended {outcome.records:,} records to {where}, indexes {outcome.first} to {outcome.last}{again}"
 
 
 def _batches(records: list[str] | None, file: Path | None, whole: bool, *, quiet: bool) -> Iterator[list[bytes]]:

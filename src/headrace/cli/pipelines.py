@@ -28,7 +28,7 @@ def init(
     from headrace.spark.pipelines.project import write_project
 
     write_project(directory, stream)
-    notes().print(f"made {directory}; run it with `headrace pipelines run {directory}`")
+    notes().print(f"created {directory}; run it with `headrace pipelines run {directory}`")
 
 
 @app.command()

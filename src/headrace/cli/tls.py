@@ -48,7 +48,7 @@ def self_signed(
     with os.fdopen(descriptor, "wb") as file:
         file.write(key)
     certificate_file.write_bytes(certificate)
-    text = f"made {certificate_file} and {key_file}, valid {days} days; settings that use them:"
+    text = f"created {certificate_file} and {key_file}, valid for {days} days; settings that use them:"
     output.note({"certificate": str(certificate_file), "key": str(key_file), "days": days}, text)
     if not output.as_json:
         typer.echo(f'[tls]\ncertificate = "{certificate_file}"\nkey = "{key_file}"')

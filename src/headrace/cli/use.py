@@ -37,7 +37,7 @@ def use(
 ) -> None:
     """Choose the hub that commands and `headrace.connect()` use. Without a name, list the profiles.
 
-    With options the profile is made or replaced:
+    With options, the profile is created or replaced:
 
     headrace use work --hub hub.example:7070 --ca certificate.pem --token -
     """

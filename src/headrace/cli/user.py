@@ -62,7 +62,7 @@ def add(
     if token:
         plain, digest = new_token()
         security.add_token(name, digest)
-    text = f"user {name} with {', '.join(user.roles)} is in {security.users_file.path}"
+    text = f"saved user {name} with {', '.join(user.roles)} in {security.users_file.path}"
     output.note({"user": name, "roles": user.roles, "token": plain}, text)
     if plain is not None and not output.as_json:
         _print_token(plain)

@@ -152,4 +152,4 @@ def test_a_log_of_an_earlier_version_is_not_passed_over(headrace: Any, home: Pat
 
 def test_the_demo_does_not_run_where_it_could_not_sign_in(headrace: Any, home: Path) -> None:
     headrace("user", "add", "ann", "--token", "--data", home)
-    assert "has users, and the demo's producers" in headrace("demo", "--no-spark", "--data", home).err
+    assert "has users, and the demo cannot sign in" in headrace("demo", "--no-spark", "--data", home).err

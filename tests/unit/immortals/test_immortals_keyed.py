@@ -30,7 +30,7 @@ async def test_instances_of_a_key(world: Any) -> None:
         alice, bob = (world.client.immortal("carts", key=key) for key in ("alice", "bob"))
         assert [alice.add(item="pear"), alice.add("plum"), bob.add(item="fig")] == [1, 2, 1]
         assert alice.content() == ["alice:pear", "alice:plum"]
-        with pytest.raises(BadRequest, match="'carts' is keyed: say which instance"):
+        with pytest.raises(BadRequest, match="'carts' is keyed: name the instance"):
             world.client.immortal("carts").add(item="pear")
         with pytest.raises(MethodRaised, match="carts has no instance 'eve': it was never called"):
             world.client.immortal("carts", key="eve").content()

@@ -173,7 +173,7 @@ async def test_of_a_keyed_one_an_instance_is_looked_at(world: Any) -> None:
         world.client.immortal("seen", key="ann").add(item="pear")
         world.client.immortal("seen", key="ben").add(item="fig")
         assert world.client.call("immortal.look", {"name": "seen", "key": "ben"})["state"] == {"items": ["fig"]}
-        with pytest.raises(BadRequest, match="is keyed: say which instance"):
+        with pytest.raises(BadRequest, match="is keyed: name the instance"):
             world.client.call("immortal.look", {"name": "seen"})
         with pytest.raises(MethodRaised, match="no instance 'eve'"):
             world.client.call("immortal.look", {"name": "seen", "key": "eve"})

@@ -120,7 +120,7 @@ def test_a_proof_that_cannot_be_left_is_said(caplog: pytest.LogCaptureFixture) -
     assert isinstance(log.store.disk, FaultyDisk)  # type: ignore[attr-defined]
     log.store.disk.fail_all("create", 28)  # type: ignore[attr-defined]
     log.close()
-    assert "cannot tell a lost end" in caplog.text
+    assert "cannot detect a lost end" in caplog.text
     assert open_log(memory).recovered.findings == []
 
 
