@@ -72,9 +72,7 @@ class Interface(msgspec.Struct, frozen=True, omit_defaults=True):
             if (wanted := _mismatch(method.parameters[name], value)) is not None:
                 raise BadRequest(f"{call}: {name!r} must be {wanted}, not {_shown(value)}")
         if self.keyed and key is None:
-            raise BadRequest(
-                f"{immortal!r} is keyed: name the instance, such as immortal({immortal!r}, key=…)"
-            )
+            raise BadRequest(f"{immortal!r} is keyed: name the instance, such as immortal({immortal!r}, key=…)")
         if not self.keyed and key is not None:
             raise BadRequest(f"{immortal!r} is not keyed: it is one instance, and takes no key")
 
