@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 
 import pytest
@@ -257,6 +258,24 @@ def test_an_immortal_is_seen_from_inside_called_and_given_what_it_waits_for(
     expect(chosen).to_contain_text('order from clerk {"item":"quince"}')
     chosen.get_by_role("button", name="caused by clerk").click()
     expect(chosen).to_contain_text('buy from outside {"item":"quince"}')
+    before, after = (
+        {"calls": ["shop: method 7"], "state": {"done": 1}},
+        {"results": ["returned 2"], "state": {"done": 2}},
+    )
+    step = {"index": 3, "message": "buy fig", "before": before, "after": after, "differs": True}
+    compared = json.dumps({"steps": [step], "difference": "one call is missing", "not_logged": None}).encode()
+    page.get_by_role("button", name="What else to do with this immortal").click()
+    page.get_by_role("menuitem", name="What-if").click()
+    expect(dialog.locator(".command")).to_contain_text("headrace immortal check clerk NEW.py --beside OLD.py --json")
+    dialog.get_by_label("What it wrote").set_input_files({"name": "no.json", "mimeType": "text/json", "buffer": b"no"})
+    expect(dialog).to_contain_text("That is not what the command writes")
+    dialog.get_by_label("What it wrote").set_input_files(
+        {"name": "compared.json", "mimeType": "text/json", "buffer": compared}
+    )
+    row = dialog.get_by_role("row", name="buy fig")
+    for text in ("shop: method 7", '{"done":1}', "returned 2", '{"done":2}', "differs"):
+        expect(row).to_contain_text(text)
+    expect(dialog).to_contain_text("one call is missing")
     background.call(closed.set)
     served.result(DEADLINE_S)
 

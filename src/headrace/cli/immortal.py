@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -21,6 +21,9 @@ from headrace.protocols.ambrosia.lineage import Place
 from headrace.protocols.ambrosia.settings import ImmortalSection
 from headrace.protocols.ambrosia.verbs import DebugPorts, ImmortalInfo, LoggedMessage
 from headrace.units import parse_bytes
+
+if TYPE_CHECKING:
+    from headrace.immortals.comparing import Compared, Did
 
 app = typer.Typer(no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="Name of the immortal.", show_default=False)]
@@ -294,23 +297,59 @@ def check(
         int | None,
         typer.Option("--from", metavar="CHECKPOINT", help="Checkpoint to start from; the oldest one kept by default."),
     ] = None,
+    beside: Annotated[
+        str | None,
+        typer.Option(metavar="FILE[:CLASS]", help="The program that ran: show what both do with each call."),
+    ] = None,
+    all_calls: Annotated[
+        bool, typer.Option("--all", help="With --beside, show calls that both do the same with, too.")
+    ] = False,
 ) -> None:
-    """Replay an immortal's past to new code before you deploy it, and show the first difference."""
+    """Replay an immortal's past to new code before you deploy it, and show the first difference, or all beside the old
+    code."""
     from headrace.immortals.checking import Checked
-    from headrace.immortals.checking import check as compare
+    from headrace.immortals.checking import check as replayed
+    from headrace.immortals.comparing import Compared
+    from headrace.immortals.comparing import compare as replayed_twice
     from headrace.protocols.ambrosia.binding.immortal import StateError
     from headrace.protocols.ambrosia.binding.methods import DeclarationError
 
     kind = _immortal_in(file)
+    checked: Checked | Compared
     with answer.connect() as client:
         try:
-            checked: Checked = asyncio.run(compare(kind, name, client, checkpoint))
+            if beside is None:
+                checked = asyncio.run(replayed(kind, name, client, checkpoint))
+            else:
+                checked = asyncio.run(replayed_twice(_immortal_in(beside), kind, name, client, checkpoint))
         except (StateError, DeclarationError) as error:
             fail(f"{file} cannot go on as {name}: {error}", code="diverged")
+    if isinstance(checked, Compared):
+        _show_compared(answer, checked, all_calls)
+        if checked.not_logged is not None:
+            fail(f"{beside} is not the program that ran as {name}: {checked.not_logged}", code="diverged")
     if checked.difference is not None:
         fail(f"{file} does not do what {name} did: {checked.difference}", code="diverged")
-    rows = [[checked.checkpoint, checked.messages, "the same"]]
-    answer.table(checked, ["#checkpoint", "#messages", "what it says"], rows)
+    if isinstance(checked, Checked):
+        rows = [[checked.checkpoint, checked.messages, "the same"]]
+        answer.table(checked, ["#checkpoint", "#messages", "what it says"], rows)
+
+
+def _show_compared(answer: Answer, compared: Compared, all_calls: bool) -> None:
+    shown = [step for step in compared.steps if all_calls or step.differs]
+    rows = [[step.index, step.message, *(_did(did) for did in (step.before, step.after))] for step in shown]
+    answer.table(
+        msgspec.structs.replace(compared, steps=shown),
+        ["#index", "call", "before", "after"],
+        rows,
+        empty=f"both do the same with all {compared.messages} messages",
+    )
+
+
+def _did(did: Did) -> str:
+    """In words. The state is shown where it is known."""
+    state = None if did.state is None else f"state {msgspec.json.encode(did.state).decode()}"
+    return "; ".join([*did.results, *did.calls, *([state] if state else [])]) or "nothing"
 
 
 def _immortal_in(file: str) -> type[Immortal]:

@@ -117,6 +117,20 @@ def test_new_code_is_checked_and_methods_are_called(headrace: Command, served: S
     assert refused.code == 1
     assert "does not do what counter did" in refused.err
     assert '"amount":5' in refused.err
+    both = headrace("immortal", "check", "counter", str(other), "--beside", str(same), "--json")
+    assert both.code == 1
+    compared = json.loads(both.out)
+    assert compared["not_logged"] is None
+    (step,) = compared["steps"]
+    assert (step["index"], step["message"]) == (1, 'poke {"amount":5}')
+    assert step["before"]["calls"] == ['itself: add {"amount":5}']
+    assert step["after"]["calls"] == ['itself: add {"amount":6}']
+    told = headrace("immortal", "check", "counter", str(same), "--beside", str(same))
+    assert (told.code, "both do the same" in told.out + told.err) == (0, True)
+    assert "poke" in headrace("immortal", "check", "counter", str(same), "--beside", str(same), "--all").out
+    assert (
+        "is not the program that ran" in headrace("immortal", "check", "counter", str(same), "--beside", str(other)).err
+    )
     served_too = tmp_path / "program.py"
     run = '\nfrom headrace.immortals import run\n\nrun(Counter, "counter", "127.0.0.1:1")\n'
     served_too.write_text(head + body + poke.format("amount") + run)

@@ -2,7 +2,8 @@
 
 import { call } from "./api.js";
 import { ask, attempt, choice, command, copy, field, form, line } from "./dialogs.js";
-import { count, facts, h, json, moment, number } from "./dom.js";
+import { count, facts, fill, h, json, moment, number } from "./dom.js";
+import { table } from "./table.js";
 
 export async function register() {
   const asked = (values) => ({ name: values.name, options: { standby: values.standby === "yes", clock: values.clock === "yes" } });
@@ -144,6 +145,45 @@ export async function cancel(one, method) {
     { ok: "Cancel it", danger: true },
   );
   return Boolean(answer) && attempt(() => call("immortal.cancel", asked(answer)), `Cancelled ${method}.`);
+}
+
+// What two programs do with the same messages, side by side: the command line runs them, where the code is, and writes what is drawn here.
+export async function compare(one) {
+  const shown = h("div", {});
+  async function draw({ target }) {
+    try {
+      const { steps, not_logged: other, difference } = JSON.parse(await target.files[0].text());
+      const did = (each) => [each.results ?? [], each.calls ?? []].flat().map((text) => h("p", {}, text));
+      const side = (title, of) => ({ title, wrap: true, cell: (step) => [did(step[of]), h("code", {}, "state" in step[of] ? json(step[of].state) : "")] });
+      fill(
+        shown,
+        [other ? `The first is not the program that ran: ${other}` : null, difference].filter(Boolean).map((text) => h("p", { class: "bad" }, text)),
+        table(
+          [
+            { title: "Index", number: true, cell: (step) => number(step.index) },
+            { title: "Call", wrap: true, cell: (step) => [h("code", {}, step.message), step.differs ? " differs" : ""] },
+            side("Before", "before"),
+            side("After", "after"),
+          ],
+          steps,
+          { label: "Both programs", empty: "Both do the same." },
+        ),
+      );
+    } catch {
+      fill(shown, h("p", { class: "bad" }, "That is not what the command writes with --json."));
+    }
+  }
+  await ask(
+    `What-if: two programs of ${one.name}`,
+    [
+      h("p", {}, "Both go through the logged messages, on the machine where this is typed. Nothing that they say leaves it."),
+      command(`${line(["immortal", "check", one.name, "NEW.py"], { beside: "OLD.py" })} --json > compared.json`),
+      h("label", { class: "block" }, "What it wrote", h("input", { type: "file", accept: ".json", onchange: draw })),
+      shown,
+    ],
+    { ok: "Close", cancel: false },
+  );
+  return false;
 }
 
 // Serve a debugging binding the past. Whether ports were opened.

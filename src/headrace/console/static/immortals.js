@@ -4,7 +4,7 @@ import { call, callIfThere } from "./api.js";
 import { attempt, menu } from "./dialogs.js";
 import { allow, bytes, count, empty, facts, fill, h, head, hide, meter, moment, number, pill, refill, seconds, streamLink, today } from "./dom.js";
 import { liveTable } from "./table.js";
-import { callMethod, checkpoint, forget, handOver, register, replay } from "./immortal_actions.js";
+import { callMethod, checkpoint, compare, forget, handOver, register, replay } from "./immortal_actions.js";
 import { lookPanel } from "./immortal_look.js";
 import { said, timeline, title as named } from "./timeline.js";
 
@@ -93,6 +93,7 @@ export async function immortalsPage(root, [chosen], view) {
   const ring = h("button", { type: "button", class: "main", onclick: () => state.methods && callMethod(state.one, state.methods).then(() => view.now()) }, "Call a method");
   const more = menu("What else to do with this immortal", () => [
     state.one.standbys ? { title: "Hand over to a standby…", on: after(handOver) } : null,
+    { title: "What-if: compare two programs…", on: after(compare) },
     { title: "Forget…", danger: true, on: after(forget) },
   ]);
   const inside = lookPanel(view);

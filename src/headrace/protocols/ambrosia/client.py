@@ -34,6 +34,7 @@ from headrace.protocols.ambrosia.binding.immortal import Immortal, StateError, U
 from headrace.protocols.ambrosia.binding.methods import DeclarationError, call, fork, impulse
 from headrace.protocols.ambrosia.binding.proxies import Proxy, generate_proxy, proxy_of, proxy_to_self
 from headrace.protocols.ambrosia.binding.results import NotDeterministic, RemoteError, Result, gather
+from headrace.protocols.ambrosia.codec import Message
 from headrace.protocols.ambrosia.pairing import mark_of
 from headrace.protocols.ambrosia.record_reader import RecordReader
 from headrace.protocols.errors import RemoteProtocolError
@@ -118,6 +119,7 @@ class Host:
         self._reader = RecordReader()
         self.engine: Engine
         self.recoveries = 0
+        self.observer: Callable[[Engine, Message, list[bytes]], None] | None = None
         self.says_cause = False
         """Whether the hub wants to know what each message led to (`lineage.py`)."""
         self.says_pair = False
@@ -171,7 +173,7 @@ class Host:
         try:
             found = self._addresses()
             receive, send = await found if inspect.isawaitable(found) else found
-            self.engine.marks = self.says_cause
+            self.engine.marks, self.engine.observer = self.says_cause, self.observer
             self._from_hub, _ = await loop.create_connection(lambda: _Socket(self), *split_address(send))
             self._to_hub, _ = await loop.create_connection(lambda: _Socket(self), *split_address(receive))
             if self.says_pair:

@@ -81,6 +81,8 @@ class Engine:
         self.to_start: dict[tuple[str | None, int], Effect] = {}
         """What is to be done outside and has not been begun."""
         self.watcher: Watcher | None = None
+        self.observer: Callable[[Engine, codec.Message, list[bytes]], None] | None = None
+        """Told of each message that the hub sends, and of what it led to."""
         self.marks = False
         """Whether the hub is told what was said after which message."""
         self.processed = 0
@@ -263,6 +265,8 @@ class Engine:
                     self._out.insert(said, mark_of(record, place))
                     self._out.append(END)
                 place += 1
+                if self.observer is not None and record is not None:
+                    self.observer(self, call, self._out[said:])
         if saved is not None and saved.upgrade_at is not None and self.cell.quiet:
             self._upgrade()
             logger.info("%s: upgraded", self.name)
