@@ -15,7 +15,7 @@ from headrace.immortals import Immortal, method, serve
 from headrace.protocols.ambrosia import lineage
 from headrace.protocols.ambrosia.call_reader import Calls
 from headrace.protocols.ambrosia.codec import AttachTo, decode_messages
-from headrace.protocols.ambrosia.lineage import END, Lineage, Origin, Place, mark_of, read_mark
+from headrace.protocols.ambrosia.lineage import END, SHOWN_MAX, Lineage, Origin, Place, mark_of, read_mark
 from headrace.protocols.ambrosia.settings import Ambrosia, ImmortalSection
 from headrace.telemetry.tracing import OFF
 from headrace.testing import memory_hub
@@ -104,8 +104,19 @@ def test_only_the_last_links_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         origin = links.origin(Place("a", index), "b", calls, lambda: "m")
         assert origin == Origin(Place("a", index))
         links.logged("b", 10 * index, 2, origin)
-    assert [links.cause("b", 10 * index + 1) for index in range(5)] == [None, None, *(Place("a", n) for n in (2, 3, 4))]
-    assert links.led_to("a", 4) == [Place("b", 40), Place("b", 41)]
+    causes, _ = links.around("b", 0, 50)
+    assert causes == {10 * n + place: Place("a", n) for n in (2, 3, 4) for place in (0, 1)}
+    assert links.around("b", 21, 31)[0] == {21: Place("a", 2), 30: Place("a", 3)}
+    assert links.around("a", 3, 5)[1] == {n: [Place("b", 10 * n), Place("b", 10 * n + 1)] for n in (3, 4)}
     assert isinstance(links._causes["b"], deque)
     links.forget("b")
-    assert (links.cause("b", 41), links.led_to("a", 4)) == (None, [])
+    assert links.around("b", 0, 50) == ({}, {})
+    assert links.around("a", 0, 50) == ({}, {})
+
+
+def test_of_what_a_message_led_to_the_first_messages_are_told() -> None:
+    links = Lineage(OFF)
+    for first, count in ((0, SHOWN_MAX - 2), (100, 10), (200, 10)):
+        links.logged("b", first, count, Origin(Place("a", 7)))
+    _, led_to = links.around("a", 7, 8)
+    assert led_to == {7: [*(Place("b", n) for n in range(SHOWN_MAX - 2)), Place("b", 100), Place("b", 101)]}

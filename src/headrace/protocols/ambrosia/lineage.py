@@ -115,22 +115,19 @@ class Lineage:
             while len(self._traces) > TRACES_MAX:
                 self._traces.popitem(last=False)
 
-    def cause(self, name: str, index: int) -> Place | None:
-        """The message of another immortal, or of the same one, that led to this one."""
-        for run in reversed(self._causes.get(name, ())):
-            if run.first <= index < run.next:
-                return run.after
-        return None
-
-    def led_to(self, name: str, index: int) -> list[Place]:
-        """The messages that this one led to, as far as they are known."""
-        found: list[Place] = []
+    def around(self, name: str, first: int, next: int) -> tuple[dict[int, Place], dict[int, list[Place]]]:
+        """Of an immortal's messages from `first` up to `next`: what each was said after, and what was said after each,
+        as far as it is known."""
+        causes: dict[int, Place] = {}
+        for run in self._causes.get(name, ()):
+            causes |= dict.fromkeys(range(max(run.first, first), min(run.next, next)), run.after)
+        led_to: dict[int, list[Place]] = {}
         for run in self._effects.get(name, ()):
-            if run.after.index == index:
-                found += [Place(run.name, each) for each in range(run.first, run.next)]
-            if len(found) >= SHOWN_MAX:
-                break
-        return found[:SHOWN_MAX]
+            if first <= run.after.index < next:
+                known = led_to.setdefault(run.after.index, [])
+                last = min(run.next, run.first + SHOWN_MAX - len(known))
+                known += [Place(run.name, index) for index in range(run.first, last)]
+        return causes, led_to
 
     def forget(self, name: str) -> None:
         """An immortal is no more: another of its name begins at index 0."""

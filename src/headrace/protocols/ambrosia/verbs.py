@@ -285,18 +285,21 @@ class ImmortalVerbs:
         bounds = hub.bounds(instance.names.log)
         start = max(bounds.first, bounds.next - request.limit) if request.start is None else request.start
         batch = await hub.read(instance.names.log, start, limit=request.limit, max_bytes=16 << 20)
+        messages = [message for row in batch.to_pylist() for message in decoded_row(row)]
+        if not messages:
+            return []
         interface, lineage = self._coordinator.store.interface(request.name), self._coordinator.lineage
+        causes, led_to = lineage.around(request.name, messages[0].index, messages[-1].index + 1)
         names = OWN_WORDS | {each.id: each.name for each in (interface.methods if interface is not None else ())}
         return [
             msgspec.structs.replace(
                 message,
                 name=names.get(message.method or 0),
                 answer=self._answer(request.name, message),
-                cause=lineage.cause(request.name, message.index),
-                led_to=tuple(lineage.led_to(request.name, message.index)),
+                cause=causes.get(message.index),
+                led_to=tuple(led_to.get(message.index, ())),
             )
-            for row in batch.to_pylist()
-            for message in decoded_row(row)
+            for message in messages
         ]
 
     def _answer(self, name: str, message: LoggedMessage) -> Answer | None:
