@@ -114,7 +114,7 @@ def wait_end(hub: Victim) -> str:
 def leader(cell: Cell) -> int:
     """The number of the broker that leads the journal."""
     admin = AdminClient({"bootstrap.servers": cell.brokers.servers})
-    return int(admin.list_topics(cell.topic, timeout=30).topics[cell.topic].partitions[0].leader)
+    return int(admin.list_topics(cell.topic, timeout=60).topics[cell.topic].partitions[0].leader)
 
 
 def controller(cell: Cell) -> int:

@@ -139,7 +139,7 @@ def test_the_broker_that_leads_now_is_asked(cell: tuple[str, KafkaPort], brokers
     topic, kafka = cell
     kafka.delete_records(topic, 0, 0)
     assert kafka.bounds(topic, 0) == (0, 0)
-    metadata = AdminClient({"bootstrap.servers": brokers.servers}).list_topics(topic, timeout=30)
+    metadata = AdminClient({"bootstrap.servers": brokers.servers}).list_topics(topic, timeout=60)
     leader = brokers.brokers[metadata.topics[topic].partitions[0].leader - 1]
     leader.kill()
     try:

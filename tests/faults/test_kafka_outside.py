@@ -184,7 +184,7 @@ def rule(
 def add(brokers: SharedBrokers, rules: list[AclBinding]) -> None:
     admin = AdminClient({"bootstrap.servers": brokers.servers})
     for future in admin.create_acls(rules).values():
-        future.result(30)
+        future.result(60)
 
 
 @contextlib.contextmanager
@@ -201,7 +201,7 @@ def nothing_else_is_allowed(brokers: SharedBrokers) -> Iterator[None]:
             *(AclOperation.ANY, AclPermissionType.ANY),
         )
         for future in admin.delete_acls([mine]).values():
-            future.result(30)
+            future.result(60)
 
 
 def be_told(kafka: KafkaPort, settings: Kafka, operation: str) -> None:

@@ -4,10 +4,12 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import free_ports
 import pytest
+from support.early import Early, _is_whole
 from support.hub_process import HubProcess
 from support.order import COST_OF_FILE, TESTS, longest_files_first
 from support.until import until, wait_until
@@ -110,3 +112,35 @@ def test_a_port_is_given_once_even_to_somebody_else(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(free_ports, "LAST", first)
     with pytest.raises(RuntimeError, match="only 0 ports"):
         free_ports.free_port()
+
+
+WHOLE = {"numprocesses": 3, "keyword": "", "markexpr": "", "collectonly": False}
+BY_NAME = pytest.Config.ArgsSource.ARGS
+
+
+@pytest.mark.parametrize(
+    ("options", "source", "expected"),
+    [
+        ({}, pytest.Config.ArgsSource.TESTPATHS, True),
+        ({}, BY_NAME, False),
+        ({"numprocesses": None}, pytest.Config.ArgsSource.TESTPATHS, False),
+        ({"keyword": "cursor"}, pytest.Config.ArgsSource.TESTPATHS, False),
+        ({"markexpr": "not slow"}, pytest.Config.ArgsSource.TESTPATHS, False),
+    ],
+)
+def test_only_a_run_of_all_tests_begins_early(
+    options: dict[str, Any], source: Any, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    config: Any = SimpleNamespace(option=SimpleNamespace(**WHOLE | options), args_source=source)
+    assert _is_whole(config) is expected
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
+    assert not _is_whole(config)
+
+
+def test_what_was_begun_early_ends_with_the_tests() -> None:
+    early = Early()
+    early._start("signal")  # nothing that can be called: it has failed by itself, or is ended
+    early._start("make_nothing")
+    early.pytest_sessionfinish()
+    assert all(process.returncode is not None for process in early._running)

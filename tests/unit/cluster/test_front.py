@@ -187,7 +187,7 @@ async def test_who_comes_in_the_moment_in_which_the_port_is_given_up_is_served()
             await until(lambda: given_up and given_up[0].done())
             reader, writer = await asyncio.open_connection(sock=client)
             writer.write(b"late")
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 assert await reader.readexactly(4) == b"late"
             writer.close()
 

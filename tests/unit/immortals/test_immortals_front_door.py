@@ -99,7 +99,7 @@ def off_loop(function: Any, *args: Any, **kwargs: Any) -> Any:
 def post(url: str, body: Any, **headers: str) -> Any:
     sent = {"Content-Type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}
     request = urllib.request.Request(url, json.dumps(body).encode(), sent)
-    with urllib.request.urlopen(request, timeout=30) as response:
+    with urllib.request.urlopen(request, timeout=60) as response:
         return json.loads(response.read())
 
 
@@ -224,7 +224,7 @@ async def test_over_http(world: Any, shop: Shop) -> None:
 
 async def test_the_api_document_comes_from_the_annotations(world: Any, shop: Shop) -> None:
     def get() -> Any:
-        with urllib.request.urlopen(f"{world.http}/api/immortals/openapi.json", timeout=30) as response:
+        with urllib.request.urlopen(f"{world.http}/api/immortals/openapi.json", timeout=60) as response:
             return json.loads(response.read())
 
     document = await off_loop(get)

@@ -65,7 +65,7 @@ def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Connect]
     if request.param == "sqlite":
 
         def open_database() -> Any:
-            return sqlite3.connect(tmp_path / "shop.db", timeout=5)
+            return sqlite3.connect(tmp_path / "shop.db", timeout=60)
     else:
         where = request.getfixturevalue("postgresql")
 

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from headrace.spark.source.cursors import listen, stop_listening
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 def result(**fields: Any) -> dict[str, Any]:
