@@ -31,7 +31,7 @@ def test_spark_runs_on_the_packaged_java() -> None:
         env=environment() | {VARIABLE: "python"},  # no jar need be compiled for it
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=500,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -55,7 +55,7 @@ SERVICE = "# runs until it is stopped\n"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SECURED = "## Open it to others"
 """The section of the README that `test_readme_secured.py` runs, on a hub of its own."""
-LONG_S = 180
+LONG_S = 500
 
 
 class Live(NamedTuple):
