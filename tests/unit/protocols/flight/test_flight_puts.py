@@ -2,9 +2,11 @@
 
 import asyncio
 import errno
+import gc
 import json
 import struct
 import threading
+import types
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -410,3 +412,28 @@ def test_many_puts_share_what_may_wait_for_the_disk():
         for each in producers:
             each.join(60)
         assert served.hub.bounds("orders").next == 80
+
+
+def frames_of_puts() -> list[types.FrameType]:
+    """What errors have come through, and still hold."""
+    frames = [each for each in gc.get_objects() if isinstance(each, types.FrameType)]
+    return [
+        frame
+        for frame in frames
+        if frame.f_code.co_name in ("_read", "_receive", "apply") and "flight" in frame.f_code.co_filename
+    ]
+
+
+@pytest.mark.parametrize("what", ["too much", "no number"])
+def test_a_batch_that_is_refused_is_freed_at_once(orders, what):
+    """Not when the garbage collector comes by, which counts objects and not what they hold."""
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 1000, pa.int32()), pa.array([bytes(1 << 20)]))
+    batch = pa.record_batch({"payload": column} if what == "too much" else {"payload": [b"x"], "id": ["no number"]})
+    gc.collect()
+    gc.disable()
+    try:
+        with failing():
+            put(orders, [batch], schema=batch.schema)
+        wait_until(lambda: not frames_of_puts(), "the batch is free")
+    finally:
+        gc.enable()
