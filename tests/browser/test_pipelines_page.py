@@ -16,7 +16,7 @@ import headrace
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 OpenPage = Callable[[str], Page]
-SPARK_MS = 120_000
+SPARK_MS = 400_000
 
 
 def test_a_pipeline_shows_figures_with_units_and_its_last_error(

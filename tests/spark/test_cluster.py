@@ -24,7 +24,7 @@ from headrace.spark.java import find_java
 TIMEOUT = pytest.mark.timeout(600 + 60 * MORE_ROUNDS)
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.needs("javac"), TIMEOUT]
 HOME = Path(pyspark.__file__).parent
-WAIT_S = 200
+WAIT_S = 500
 EXECUTORS = 1 + MORE_ROUNDS // 4
 """How many are killed in each mode."""
 __all__ = ["stage"]

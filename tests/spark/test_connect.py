@@ -23,7 +23,7 @@ from headrace.spark.java import find_java
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.needs("javac")]
 HOME = Path(pyspark.__file__).parent
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
-WAIT_S = 150
+WAIT_S = 500
 
 SECOND = """
 import time

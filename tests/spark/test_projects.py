@@ -20,7 +20,7 @@ from headrace.config import Config, Listen, PipelineEntry, Spark
 from headrace.spark.engine import VARIABLE
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-RUN_S = 280
+RUN_S = 500
 
 
 def headrace(place: Path, *arguments: str, engine: str = "") -> str:
