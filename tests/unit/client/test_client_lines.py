@@ -367,10 +367,9 @@ def open_line(hub: WithHttp) -> socket.socket:
 def test_a_long_row_of_appends_is_answered_in_order_the_refused_ones_too(hub: WithHttp) -> None:
     """None of the refused ones waits for anything: done inside each other they would be deeper than Python goes."""
     opened = open_line(hub)
-    stored = framed(Request(append=StreamAppend("orders", [NewRecord(text="x")])))
-    refused = framed(Request(append=StreamAppend("orders", [NewRecord()])))
-    too_long = (REQUEST_BYTES_MAX + 1).to_bytes(4, "big")
-    threading.Thread(target=opened.sendall, args=(stored + refused * 2_000 + stored + too_long,), daemon=True).start()
+    stored, refused = (framed(Request(append=StreamAppend("orders", [NewRecord(text=text)]))) for text in ("x", None))
+    sent = stored + refused * 2_000 + stored + (REQUEST_BYTES_MAX + 1).to_bytes(4, "big")
+    threading.Thread(target=opened.sendall, args=(sent,), daemon=True).start()
     codes = [each.error and each.error.code for each in answers(opened)]
     assert codes == [None, *["bad-request"] * 2_000, None, "limit-exceeded"]
 
@@ -398,7 +397,8 @@ def test_frames_may_come_in_pieces_or_together_and_bad_ones_are_answered(hub: Wi
     opened.sendall(bounds + b"".join(len(each).to_bytes(4, "big") + each for each in bad) + bounds[:7])
     opened.sendall(bounds[7:])
     opened.sendall((REQUEST_BYTES_MAX + 1).to_bytes(4, "big"))
-    codes = [each.error and each.error.code for each in (found := answers(opened))]
+    found = answers(opened)
+    codes = [each.error and each.error.code for each in found]
     assert codes == [None, *["bad-request"] * 3, "unknown-verb", "bad-request", None, "limit-exceeded"]
     assert found[-1].last
     assert not any(each.last for each in found[:-1])
