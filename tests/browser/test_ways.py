@@ -251,3 +251,42 @@ def test_the_page_may_do_nothing_but_its_own(
         }"""
     )
     assert refused == ["refused", None]
+
+
+@pytest.mark.parametrize("ahead_s", [-7200, 7200])
+def test_a_browser_whose_clock_is_wrong_shows_the_time_of_the_hub(
+    hub: HubProcess, client: headrace.Client, open_page: OpenPage, ahead_s: int
+) -> None:
+    page = open_page("about:blank")
+    page.add_init_script(f"const right = Date.now; Date.now = () => right() + {ahead_s * 1000};")
+    page.goto(f"{hub.page}/#/events")
+    expect(page.get_by_label("Events")).to_contain_text("The hub started")
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("stream/%", "stream '%' does not exist"),
+        ("stream/parted-in-64?partition=99", "all 64 partitions"),
+        ("events?since=tomorrow", "The hub started"),
+        ("table/map-of-things?offset=-4", "No entries."),
+    ],
+)
+def test_an_address_that_was_typed_wrong_leads_somewhere(
+    hub: HubProcess,
+    client: headrace.Client,
+    open_page: OpenPage,
+    request: pytest.FixtureRequest,
+    path: str,
+    words: str,
+) -> None:
+    if path.startswith("stream/%"):
+        request.node.expected_troubles = ("404",)
+    client.call("stream.create", {"stream": "parted-in-64", "partitions": 64, "exist_ok": True})
+    client.call("table.create", {"table": "map-of-things"})
+    page = open_page(f"{hub.page}/#/{path}")
+    expect(page.locator("main")).to_contain_text(words)
+    if not path.startswith("stream/%"):
+        expect(page.locator("main > [role=alert]")).to_be_hidden()
+    if "64" in path:
+        expect(page.locator(".summary")).to_contain_text("0 to 0 at most, in 64 partitions")

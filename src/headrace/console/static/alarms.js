@@ -2,7 +2,7 @@
 
 import { call } from "./api.js";
 import { ask, attempt, choice, curl, field, form, menu } from "./dialogs.js";
-import { count, fill, h, moment, place, seconds } from "./dom.js";
+import { count, fill, h, hubMs, moment, place, seconds } from "./dom.js";
 
 const SHOWN = 4;
 const GROUPS = {
@@ -109,7 +109,7 @@ export function alarmsPanel(view) {
           : null,
       ),
       menu(`What to do about: ${one.title}`, [
-        { title: "What changed before this", on: () => (location.hash = place(["events"], { before: one.since_us ?? Date.now() * 1000 })) },
+        { title: "What changed before this", on: () => (location.hash = place(["events"], { before: one.since_us ?? hubMs() * 1000 })) },
         one.muted ? { title: "Unmute", on: () => unmute(one) } : { title: "Mute…", on: () => mute(one) },
       ]),
     );
@@ -144,4 +144,4 @@ export function alarmsPanel(view) {
   return { element, update };
 }
 
-const lasting = (micros) => seconds(Math.max(1, Math.round(Date.now() / 1000 - Number(micros) / 1e6)));
+const lasting = (micros) => seconds(Math.max(1, Math.round(hubMs() / 1000 - Number(micros) / 1e6)));

@@ -1,5 +1,7 @@
 // The hub's admin verbs, and the one live connection.
 
+import { setClock } from "./dom.js";
+
 let authorization = sessionStorage.getItem("headrace.authorization");
 let askWho = null;
 
@@ -31,6 +33,7 @@ const headers = () => (authorization ? { Authorization: authorization } : {});
 
 export async function call(verb, request = {}) {
   let response;
+  const askedMs = Date.now();
   try {
     response = await fetch(`/api/v1/${verb}`, {
       method: "POST",
@@ -40,6 +43,7 @@ export async function call(verb, request = {}) {
   } catch {
     throw new ApiError("away", "The hub does not answer.");
   }
+  setClock(response.headers.get("date"), askedMs);
   if (response.ok) return JSON.parse(await response.text(), exactIntegers);
   throw await refusal(response);
 }

@@ -2,7 +2,7 @@
 
 import { Live, isSignedIn, onUnauthenticated, signIn, signOut } from "./api.js";
 import { ask, field } from "./dialogs.js";
-import { ago, count, empty, fill, h, head, moment, number, place } from "./dom.js";
+import { ago, count, empty, fill, h, head, hubMs, moment, number, place } from "./dom.js";
 import { loud } from "./alarms.js";
 import { clusterPage } from "./cluster.js";
 import { cursorsPage } from "./cursors.js";
@@ -157,7 +157,7 @@ class View {
 
 async function show() {
   const [path, query = ""] = location.hash.replace(/^#\//, "").split("?");
-  const parts = path.split("/").map(decodeURIComponent);
+  const parts = path.split("/").map(decoded);
   state.view?.leave();
   const page = INSIDE[parts[0]] ?? PAGES.find(([name]) => name === parts[0]) ?? PAGES[0];
   document.title = `${page[1]} · Headrace`;
@@ -175,6 +175,15 @@ async function show() {
     if (view.current && parts[1]) document.title = `${parts[1]} · ${page[1]} · Headrace`;
   } catch (error) {
     view.say(error);
+  }
+}
+
+// An address that somebody has typed may have a % in it.
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
   }
 }
 
@@ -234,7 +243,7 @@ function sayLost() {
           h("b", {}, "The hub does not answer."),
           state.heardMs === null
             ? "Nothing has been heard from it."
-            : `What you see is from ${moment(state.heardMs * 1000).slice(11, 19)} UTC, ${ago((Date.now() - state.heardMs) / 1000)}.`,
+            : `What you see is from ${moment((hubMs() - Date.now() + state.heardMs) * 1000).slice(11, 19)} UTC, ${ago((Date.now() - state.heardMs) / 1000)}.`,
           "This page tries again every second.",
         ];
   const said = parts.map((part) => part.textContent ?? part).join(" ");

@@ -1,7 +1,7 @@
 // Small line charts as SVG, with their scale in words.
 
 import { callIfThere } from "./api.js";
-import { bytes, fill, h, place, svg } from "./dom.js";
+import { bytes, fill, h, hubMs, place, svg } from "./dom.js";
 
 const WIDTH = 300;
 const HEIGHT = 80;
@@ -73,7 +73,7 @@ export class LineChart {
   // When it was at a part of the width.
   timeUs(part) {
     const spanS = Math.max(1, (this.series?.[0].length ?? 1) - 1) * this.stepS;
-    return Math.round(((this.endMs ?? Date.now()) - (1 - part) * spanS * 1000) * 1000);
+    return Math.round(((this.endMs ?? hubMs()) - (1 - part) * spanS * 1000) * 1000);
   }
 
   // endMs: when the last value was, if that is not now. marks: events to show at their times.
@@ -82,7 +82,7 @@ export class LineChart {
     this.stepS = stepS;
     this.endMs = endMs;
     const [firstUs, lastUs] = [this.timeUs(0), this.timeUs(1)];
-    const step = (stepS * 1e6) / (lastUs - firstUs); // what was within a step of the ends is shown there: a start is before the first value
+    const step = (2 * stepS * 1e6) / (lastUs - firstUs); // what was within two steps of the ends is shown there: a start is before the first value
     this.marks = marks
       .map((one) => ({ ...one, part: (one.time_us - firstUs) / (lastUs - firstUs) }))
       .filter((one) => one.part >= -step && one.part <= 1 + step)
@@ -184,7 +184,7 @@ export class Recent {
   }
 
   async ask() {
-    const nowUs = Date.now() * 1000;
+    const nowUs = hubMs() * 1000;
     const asked = { since_us: nowUs - this.spanS * 1e6, until_us: nowUs + 60e6, points: 1 };
     this.events = (await callIfThere("console.history", asked, { events: [] })).events;
   }

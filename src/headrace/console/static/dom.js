@@ -83,6 +83,15 @@ export function seconds(value) {
 // How long ago, without figures that only flicker.
 export const ago = (value) => (value < 2 ? "just now" : `${seconds(Math.round(value))} ago`);
 
+// What time it is for the hub, whose times are shown: the clock of this machine may be wrong. Every answer says when it was
+// given, to the second.
+let aheadMs = 0;
+export const hubMs = () => Date.now() + aheadMs;
+export function setClock(date, askedMs) {
+  const saidMs = Date.parse(date);
+  if (saidMs < askedMs + aheadMs - 2000 || saidMs > hubMs() + 2000) aheadMs = saidMs - Date.now(); // not between question and answer
+}
+
 // An event time is whatever a producer has sent; what no date can hold is shown as the number it is.
 export function moment(micros) {
   const date = new Date(Number(micros) / 1000);
@@ -93,7 +102,7 @@ export const timeOfDay = (micros) => moment(micros).slice(11);
 
 // Only the time for today's moments; the whole moment for others.
 export const today = (micros) =>
-  moment(micros).slice(0, 10) === moment(Date.now() * 1000).slice(0, 10) ? timeOfDay(micros) : moment(micros);
+  moment(micros).slice(0, 10) === moment(hubMs() * 1000).slice(0, 10) ? timeOfDay(micros) : moment(micros);
 
 export const pill = (text, kind = "") => h("span", { class: `pill ${kind}`.trim() }, text);
 

@@ -2,7 +2,7 @@
 
 import { call, callIfThere } from "./api.js";
 import { LineChart, legend } from "./charts.js";
-import { compact, count, empty, fill, h, head, moment, number, pill, place, seconds } from "./dom.js";
+import { compact, count, empty, fill, h, head, hubMs, moment, number, pill, place, seconds } from "./dom.js";
 import { liveTable } from "./table.js";
 
 const RANGES = [
@@ -134,9 +134,10 @@ export async function eventsPage(root, parts, view) {
   const at = (part) => shown.since_us + part * shown.step_us * (shown.moments.length - 1);
 
   async function refresh() {
-    const { last = "900", since, until, stream: chosen } = view.shown;
-    const nowUs = Date.now() * 1000;
-    const asked = since ? { since_us: Number(since), until_us: Number(until) } : { since_us: Math.round(nowUs - Number(last) * 1e6), until_us: Math.round(nowUs + 60e6) };
+    const { last = "900", stream: chosen } = view.shown;
+    const [since, until] = [view.shown.since, view.shown.until].map((one) => Math.round(Number(one)) || null); // whatever was typed
+    const nowUs = hubMs() * 1000;
+    const asked = since ? { since_us: since, until_us: until ?? Math.round(nowUs) } : { since_us: Math.round(nowUs - (Number(last) || 900) * 1e6), until_us: Math.round(nowUs + 60e6) };
     shown = await callIfThere("console.history", chosen ? { ...asked, stream: chosen } : asked, null);
     if (shown === null) {
       fill(root, head("History"), h("div", { class: "card" }, empty("This hub keeps no history.", "http.history is off.")));

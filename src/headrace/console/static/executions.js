@@ -1,7 +1,7 @@
 // Executions of Perper agents: what was called, who works on it, how long it takes.
 
 import { callIfThere } from "./api.js";
-import { count, empty, fill, h, head, json, moment, number, pill, searchField, seconds } from "./dom.js";
+import { count, empty, fill, h, head, hubMs, json, moment, number, pill, searchField, seconds } from "./dom.js";
 import { liveTable } from "./table.js";
 
 const LIMIT = 500;
@@ -103,7 +103,7 @@ function state(row) {
   return row.worker ? pill("working", "live") : pill("waiting");
 }
 
-const took = (row) => (row.started_us === null ? 0 : (row.finished_us ?? Date.now() * 1000) - row.started_us);
+const took = (row) => (row.started_us === null ? 0 : (row.finished_us ?? hubMs() * 1000) - row.started_us);
 
 function duration(row, longest) {
   if (row.started_us === null) return "–";

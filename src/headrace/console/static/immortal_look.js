@@ -3,7 +3,7 @@
 
 import { call } from "./api.js";
 import { choice } from "./dialogs.js";
-import { allow, count, empty, fill, h, json, moment, pill, refill, seconds } from "./dom.js";
+import { allow, count, empty, fill, h, hubMs, json, moment, pill, refill, seconds } from "./dom.js";
 import { cancel, fulfil } from "./immortal_actions.js";
 import { table } from "./table.js";
 
@@ -160,6 +160,6 @@ export function lookPanel(view) {
 }
 
 const until = (atS) => {
-  const left = atS - Date.now() / 1000;
+  const left = atS - hubMs() / 1000;
   return left > 0 ? `in ${seconds(Math.round(left))}` : "now";
 };

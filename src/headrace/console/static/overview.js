@@ -4,7 +4,7 @@ import { alarmsPanel } from "./alarms.js";
 import { call } from "./api.js";
 import { LineChart, Recent, legend } from "./charts.js";
 import { ask, attempt, field, form, line, note } from "./dialogs.js";
-import { bytes, count, facts, fill, h, head, notAll, number, place, seconds } from "./dom.js";
+import { bytes, count, facts, fill, h, head, hubMs, notAll, number, place, seconds } from "./dom.js";
 import { liveTable } from "./table.js";
 
 const perSecond = Object.assign((value) => `${bytes(value)}/s`, { inBytes: true });
@@ -125,7 +125,7 @@ export async function overviewPage(root, parts, view) {
     const answer = await ask(
       "Back up this hub",
       form(
-        field("Directory on the hub's machine, below log.backup_root", "path", { required: true, value: new Date().toISOString().slice(0, 16).replace(":", "") }),
+        field("Directory on the hub's machine, below log.backup_root", "path", { required: true, value: new Date(hubMs()).toISOString().slice(0, 16).replace(":", "") }),
         (values) => line(["backup", values.path]),
         () => "The log is copied there and checked. All that has been acknowledged until then is in it, and the hub works on meanwhile.",
       ),
@@ -183,7 +183,8 @@ function card({ title, keys, names = [], format, figure, unit }) {
   );
   function update(samples, last, events) {
     fill(shown, figure(last), " ", h("small", {}, typeof unit === "function" ? unit(last) : unit));
-    chart.update(keys.map((key) => samples.map((sample) => sample[key])), 1, null, events);
+    const stepS = (last.time_ms - samples[0].time_ms) / 1000 / (samples.length - 1) || 1; // a hub that is very busy is late with its seconds
+    chart.update(keys.map((key) => samples.map((sample) => sample[key])), stepS, null, events);
   }
   return { element, update };
 }

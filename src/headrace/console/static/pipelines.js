@@ -3,7 +3,7 @@
 import { call } from "./api.js";
 import { LineChart, Recent } from "./charts.js";
 import { ask, attempt, choice, command, field, form, line, menu, note, ways } from "./dialogs.js";
-import { bytes, count, empty, facts, fill, h, head, hide, links, number, pill, refill, seconds, streamLink } from "./dom.js";
+import { bytes, count, empty, facts, fill, h, head, hide, hubMs, links, number, pill, refill, seconds, streamLink } from "./dom.js";
 import { table } from "./table.js";
 
 const kinds = { running: "good", failed: "bad", lost: "bad", starting: "warn", restarting: "warn" };
@@ -164,7 +164,7 @@ export async function pipelinesPage(root, parts, view) {
     const { status } = known.get(name);
     const runs = ALIVE.includes(status.state);
     const startable = status.definition !== null; // one that is defined elsewhere is started there
-    const yesterday = new Date(Date.now() - 86400e3).toISOString().slice(0, 19);
+    const yesterday = new Date(hubMs() - 86400e3).toISOString().slice(0, 19);
     const time = field("Time (UTC)", "time", { type: "datetime-local", step: 1, value: yesterday });
     const target = (values) => (values.to === "time" ? { time_us: Date.parse(`${values.time}Z`) * 1000 } : values.to);
     const answer = await ask(

@@ -16,6 +16,7 @@ import {
   h,
   head,
   hide,
+  hubMs,
   moment,
   number,
   pill,
@@ -35,11 +36,13 @@ const LIVE_SHOWN = 100; // of them: a page with thousands of elements cannot kee
 const PAST_S = 300; // of the rate's chart
 const SEARCH_PAGE = 1000;
 const SEARCH_PAGES = 50;
+const FEW_PARTITIONS = 4; // more than these are not told one by one
 
 export async function streamPage(root, [stream], view) {
   const seen = await call("console.stream", { stream });
   const many = seen.bounds.length > 1;
   const state = { records: [], following: false, selected: null };
+  if (!seen.bounds[view.shown.partition]) delete view.shown.partition; // an old address, or one that was typed
   const chosen = () => (view.shown.partition === undefined ? seen.bounds.map((_, at) => at) : [Number(view.shown.partition)]);
   let reading = new Reading(stream, chosen());
   const detail = h(
@@ -350,7 +353,7 @@ function filterFields(view, changed) {
 
 // The rate of the last minutes, a value for each second, as the hub's history has it.
 async function ratesBefore(stream) {
-  const nowUs = Date.now() * 1000;
+  const nowUs = hubMs() * 1000;
   const found = await callIfThere("console.history", { since_us: nowUs - PAST_S * 1e6, until_us: nowUs, stream }, null).catch(() => null);
   const seconds = Math.round((found?.step_us ?? 0) / 1e6);
   const known = (found?.moments ?? []).map((one) => one?.rates[stream] ?? null);
@@ -425,7 +428,9 @@ function aboutStream(stream) {
     const range =
       bounds.length === 1
         ? `${number(bounds[0][0])} to ${number(bounds[0][1])}`
-        : bounds.map(([first, next], at) => `${at}: ${number(first)} to ${number(next)}`).join(", ");
+        : bounds.length <= FEW_PARTITIONS
+          ? bounds.map(([first, next], at) => `${at}: ${number(first)} to ${number(next)}`).join(", ")
+          : `${number(Math.min(...bounds.map(([first]) => first)))} to ${number(Math.max(...bounds.map(([, next]) => next)))} at most, in ${count(bounds.length, "partition")}`;
     fill(
       numbers,
       facts([

@@ -76,7 +76,7 @@ export async function tablesPage(root, parts, view) {
 }
 
 export async function tablePage(root, [table], view) {
-  const state = { offset: Number(view.shown.offset ?? 0) };
+  const state = { offset: Math.max(0, Math.floor(Number(view.shown.offset)) || 0) };
   const places = pager(ROWS, "entry", go, "entries");
   const rows = liveTable(
     [
