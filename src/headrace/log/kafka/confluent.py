@@ -286,6 +286,7 @@ class ConfluentKafka(KafkaPort):
         # A consumer that is in no group asks for the coordinator of one all the same: of one that hubs have rights to.
         self._group = {"group.id": hubs_group(settings)}
         self._asking: confluent_kafka.Consumer | None = None
+        self._asking_groups: AdminClient | None = None
         try:
             self._admin = AdminClient(self._base, logger=logger)
         except KafkaException as error:
@@ -332,10 +333,15 @@ class ConfluentKafka(KafkaPort):
     def _described(self, group: str) -> Any:
         """What the group's coordinator says; None when it says nothing. When librdkafka (2.16) gives up such a question
         while it looks for the coordinator, it uses memory that it has freed once one is found, and the process may end.
-        So only we give up."""
+        So only we give up, and the client with the question: one whose question was lost may not get an answer to any
+        later one either."""
+        asking = self._asking_groups
+        if asking is None:
+            asking = self._asking_groups = AdminClient(self._base, logger=logger)
         try:
-            return self._admin.describe_consumer_groups([group], request_timeout=NEVER_S)[group].result(REQUEST_S)
+            return asking.describe_consumer_groups([group], request_timeout=NEVER_S)[group].result(REQUEST_S)
         except TimeoutError:
+            self._asking_groups = None
             return None
 
     def bounds(self, topic: str, partition: int, timeout_s: float | None = None) -> tuple[int, int]:
@@ -401,9 +407,9 @@ class ConfluentKafka(KafkaPort):
 
     def _hear(self) -> None:
         """Have the clients say what they noticed."""
-        self._admin.poll(0)
-        if (asking := self._asking) is not None:
-            asking.poll(0)
+        for client in (self._admin, self._asking, self._asking_groups):
+            if client is not None:
+                client.poll(0)
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         where = TopicPartition(topic, partition, before)
