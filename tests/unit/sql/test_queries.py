@@ -310,7 +310,7 @@ def test_the_limit_of_an_answer(served, limit):
 
 def test_a_query_is_seen_and_cancelled_by_its_user_or_an_admin(served):
     first, second = waiting_query(served, "one"), waiting_query(served, "two", ALICE)
-    with pytest.raises(BadRequest, match="'one' is under way"):
+    with pytest.raises(BadRequest, match="'one' is already running"):
         ask(served, "SELECT 1", id="one")
 
     def verb(name, principal, **params):
