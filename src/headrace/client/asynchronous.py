@@ -17,7 +17,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 import pyarrow as pa
 
 from headrace.client.batches import Batches, Fetched, SqlResult, rows_of
-from headrace.client.client import PAGE_ENTRIES, Client
+from headrace.client.client import PAGE_ENTRIES, Client, connection_of
 from headrace.client.connection import CALL_TIMEOUT_S
 from headrace.client.groups import Group
 from headrace.client.handles import Cursor, Table
@@ -293,7 +293,7 @@ class AsyncClient(_Twin[Client]):
     ) -> None:
         client = Client(address, token=token, user=user, password=password, tls=tls, timeout_s=timeout_s)
         super().__init__(client, _Threads())
-        connection = client.connection
+        connection = connection_of(client)
         self._pipe = Pipe(connection, lambda: self._threads.run(connection.open_line))
 
     @property

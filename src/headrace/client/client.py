@@ -71,16 +71,6 @@ class Client:
         """Where the hub is."""
         return self._connection.address
 
-    @property
-    def closed(self) -> bool:
-        """Whether it can ask nothing more."""
-        return self._closed
-
-    @property
-    def connection(self) -> Connection:
-        """What it asks through."""
-        return self._connection
-
     # Verbs -----------------------------------------------------------------------------------------------------------
 
     def call(self, verb: str, params: Any = None) -> Any:
@@ -475,3 +465,8 @@ class Client:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def connection_of(client: Client) -> Connection:
+    """What it asks through, for the rest of this package."""
+    return client._connection

@@ -203,8 +203,6 @@ class ImmortalHandle(Generic[Owner]):
         wait_s = WAIT_S if timeout_s is None else min(WAIT_S, timeout_s)
         params = {**self._params(name, arguments, key), "wait_s": wait_s}
         try:
-            if self._client.closed:
-                raise NotTaken
             answer = decode_result(await pipe.ask("immortal.call", to_json(params)), _Answer)
         except (NotTaken, HeadraceError) as error:
             if isinstance(error, HeadraceError) and not error.retriable:

@@ -31,6 +31,7 @@ class Pipe(asyncio.Protocol):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._transport: asyncio.Transport | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._is_closed = False
         self._not_before = 0.0
         self._asked = 0
         self._address = ""
@@ -66,6 +67,8 @@ class Pipe(asyncio.Protocol):
 
     def _is_open(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether there is a line here; if not, and it is worth it, one is opened."""
+        if self._is_closed:
+            return False
         if self._transport is not None and self._loop is loop and self._address == self._connection.address:
             return not self._transport.is_closing()
         self._asked += 1
@@ -100,6 +103,7 @@ class Pipe(asyncio.Protocol):
 
     def close(self) -> None:
         """Ask nothing more."""
+        self._is_closed = True
         if self._opening is not None and not self._opening.done():
             self._opening.cancel()
         self._drop()

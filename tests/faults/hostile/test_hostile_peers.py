@@ -34,7 +34,7 @@ def test_there_is_an_attack_on_every_protocol() -> None:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_nobody_stops_the_others(protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOSTILE_HALF_OPEN", FEW_CONNECTIONS)
-    hub = HubProcess(tmp_path, *SETTINGS)  # not a forked one: how much memory Arrow may take is set before it is imported
+    hub = HubProcess(tmp_path, *SETTINGS)  # not forked: what Arrow may take is set before it is imported
     with hub:
         async with Honest(hub.addresses) as honest:
             victim = Victim(hub, honest)

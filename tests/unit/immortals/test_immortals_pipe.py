@@ -11,6 +11,7 @@ from support.until import until
 
 import headrace
 from headrace.client.asynchronous import AsyncClient
+from headrace.client.client import connection_of
 from headrace.client.lines import CALLS_BEFORE, NotTaken
 from headrace.errors import BadRequest, Busy, MethodRaised
 from headrace.immortals import Immortal, method, serve
@@ -56,7 +57,7 @@ async def hub(world: Any, counter: Counter) -> AsyncIterator[AsyncClient]:
 async def test_many_calls_are_under_way_on_one_line(world: Any, hub: AsyncClient, counter: Counter) -> None:
     handle, taken = hub.immortal("counter"), []
     transport = hub._pipe._transport
-    hub._twin.connection.call = lambda *asked: taken.append(asked)  # type: ignore[method-assign, assignment, return-value, func-returns-value]
+    connection_of(hub._twin).call = lambda *asked: taken.append(asked)  # type: ignore[method-assign, assignment, return-value, func-returns-value]
     answers = await asyncio.gather(*(handle.add(amount=1) for _ in range(100)))
     assert sorted(answers) == list(range(1, 101))
     assert not taken
@@ -102,7 +103,7 @@ async def test_more_than_the_hub_takes_goes_another_way(hub: AsyncClient, counte
 
 
 async def test_an_answer_that_does_not_come_in_time(hub: AsyncClient, counter: Counter) -> None:
-    hub._twin.connection.timeout_s = 0.01
+    connection_of(hub._twin).timeout_s = 0.01
     with pytest.raises(Busy, match="in time"):
         await hub._pipe.ask("immortal.call", b'{"name":"counter","method":"wait","arguments":{"seconds":5}}')
 

@@ -150,7 +150,7 @@ def test_parts_that_were_sent_twice(kafka: FakeKafka, store: TopicStore, fault: 
 def test_a_broker_that_does_not_answer(kafka: FakeKafka, store: TopicStore, tmp_path: Path, fault: Fault) -> None:
     cached = CachedStore(DirectoryStore(OsDisk(tmp_path)), store, 10**7)
     kafka.faults.append(fault)
-    with pytest.raises(StoreUnavailable, match="tried again"):
+    with pytest.raises(StoreUnavailable, match="trying again"):
         cached.put("f/a", LONG)
     assert cached.trouble() is not None
     name = cached.put("f/a", LONG)
