@@ -51,7 +51,7 @@ time.sleep(600)
     await process.stop()
     await process.start()
     assert process.state == "starting"
-    await logged(tmp_path, "arguments")
+    await logged(tmp_path, "]\n")  # all of the line
     text = (tmp_path / LOG_NAME).read_text()
     assert "'window-counts', '*demo*'" in text
     assert "'127.0.0.1:7070'" in text
