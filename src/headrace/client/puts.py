@@ -52,6 +52,7 @@ class Put:
         self._changed = threading.Condition()  # guards the four above
         self._writing = threading.Lock()  # guards the call: held by whoever writes to it, ends it or opens it anew
         self._finishing = False
+        self._has_taken = False
         self._settled_count = 0  # of the call, which numbers its batches from 0
         self._refused: int | None = None
         self._broken_since: float | None = None
@@ -72,6 +73,11 @@ class Put:
         """Whether the put is over, so that a new one is needed."""
         return self._error is not None
 
+    @property
+    def refusal(self) -> HeadraceError | None:
+        """Why the put ended before it was given a batch, if the hub said so: another one would fare no better."""
+        return None if self._has_taken or _is_gone(self._error) else self._error
+
     def send(self, batch: pa.RecordBatch, metadata: bytes) -> concurrent.futures.Future[Appended] | None:
         """Put one batch on its way, after waiting for room; None when the put ended before that: nothing was sent."""
         entry = _UnderWay(batch, metadata, concurrent.futures.Future())
@@ -83,6 +89,7 @@ class Put:
             with self._changed:
                 if self._error is not None:
                     return None
+                self._has_taken = True
                 self._under_way.append(entry)
                 self._bytes += batch.nbytes
             self._write(entry)

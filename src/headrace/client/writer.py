@@ -77,6 +77,8 @@ class Writer:
                 try:
                     put = self._put_for(batch.schema)
                     future = put.send(_with_schema(batch, put.schema), metadata)
+                    if future is None and put.refusal is not None:
+                        raise put.refusal
                 except Unreachable as error:  # nothing was sent
                     if time.monotonic() > give_up:
                         future = concurrent.futures.Future()

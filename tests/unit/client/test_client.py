@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 from free_ports import free_address
+from support.until import wait_until
 
 import headrace
 from headrace import errors
@@ -381,6 +382,25 @@ def test_users_and_passwords():
                 client.read("orders")
             with pytest.raises(errors.Unauthenticated):
                 client.append("orders", b"x")
+
+
+def test_a_put_that_is_refused_before_it_has_a_batch_is_not_tried_again(monkeypatch):
+    send, sent = puts_module.Put.send, []
+
+    def late(put, batch, metadata):
+        sent.append(put)
+        wait_until(lambda: put.ended)
+        return send(put, batch, metadata)
+
+    monkeypatch.setattr(puts_module.Put, "send", late)
+    users = {"ann": User(secret="pear", roles=["admin"])}
+    with (
+        served_hub(Config(security=SecuritySection(users=users))) as served,
+        headrace.connect(served.address, user="ann", password="wrong") as client,
+        pytest.raises(errors.Unauthenticated),
+    ):
+        client.append("orders", [b"x", b"y"])
+    assert len(sent) == 1
 
 
 def test_tls(tmp_path, monkeypatch):
