@@ -52,7 +52,7 @@ programs: $(DEV_STAMP) ## Install the programs that tests drive, where this is a
 	@$(BIN)/python tools/test_programs.py
 
 test: $(DEV_STAMP) programs ## Run all tests, on all cores (ARGS='-k name' for some)
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python tools/run_tests.py $(ARGS)
 
 unit: $(DEV_STAMP) ## Run the quick tests only
 	$(BIN)/python -m pytest tests/unit tests/conformance -m 'not slow' $(ARGS)
