@@ -13,10 +13,10 @@ RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup programs run up cluster test unit faults hostile world lint format types docs reference matrix bench clean
+.PHONY: help setup programs run up cluster test test-all unit faults hostile world lint format types docs reference matrix bench clean
 
 help: ## Show this help
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "Headrace needs Python 3.11 or newer; none was found. Name one: make PYTHON=/path/to/python3 …"; exit 1; }
@@ -51,8 +51,11 @@ cluster: $(DEV_STAMP) ## See a hub survive: three Kafka brokers, two hubs; the o
 programs: $(DEV_STAMP) ## Install the programs that tests drive, where this is allowed; say what is left out
 	@$(BIN)/python tools/test_programs.py
 
-test: $(DEV_STAMP) programs ## Run all tests, on all cores (ARGS='-k name' for some)
+test: $(DEV_STAMP) programs ## Run the tests, on all cores, without those that take minutes (ARGS='-k name' for some)
 	@$(BIN)/python tools/run_tests.py $(ARGS)
+
+test-all: $(DEV_STAMP) programs ## Run every test, as CI does
+	@$(BIN)/python tools/run_tests.py --all
 
 unit: $(DEV_STAMP) ## Run the quick tests only
 	$(BIN)/python -m pytest tests/unit tests/conformance -m 'not slow' $(ARGS)

@@ -1,9 +1,11 @@
-"""Run all tests, on all cores; in CI, run the few that failed once more, alone.
+"""Run the tests, on all cores: with `--all` and in CI every one, otherwise without those that take minutes.
 
-`python tools/run_tests.py [ARGUMENT …]` gives its arguments to pytest. Some tests drive brokers, browsers and JVMs for
-seconds while others need the same two cores. Where all tests were asked for in CI and a handful failed, these run once
-more by themselves. What fails again fails the run. What passes is named as unsteady: a defect to mend, of the test or
-of the code, but no reason to hold back a change.
+`python tools/run_tests.py [--all] [ARGUMENT …]` gives its arguments to pytest. The mark `long` is for tests that kill,
+take over and attack for minutes. Where no argument asks for some tests they are left out, and a line says so.
+
+Some tests drive brokers, browsers and JVMs for seconds while others need the same two cores. Where a handful of all
+failed in CI, these run once more by themselves. What fails again fails the run. What passes is named as unsteady: a
+defect to mend, of the test or of the code, but no reason to hold back a change.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from test_programs import in_ci
 UNSTEADY_TESTS_MAX = 5
 """More than these failing at once is nobody's bad luck."""
 TOGETHER = ("--numprocesses", "auto", "--dist", "loadfile", "--no-loadscope-reorder")
+ALL = "--all"
+SHORT = ("-m", "not long")
 TESTS_FAILED = 1
 """The exit code with which pytest says so; others say that it could not run."""
 
@@ -37,9 +41,20 @@ def failed(cache: Path) -> list[str]:
 
 def run(cache: Path, arguments: list[str]) -> int:
     """The exit code."""
-    code = pytest(cache, *TOGETHER, *arguments)
+    if arguments not in ([], [ALL]):
+        return pytest(cache, *TOGETHER, *arguments)
+    if not arguments and not in_ci():
+        code = pytest(cache, *TOGETHER, *SHORT)
+        print("== left out: the tests marked `long`, which take minutes; `make test-all` runs them too", flush=True)
+        return code
+    return run_all(cache)
+
+
+def run_all(cache: Path) -> int:
+    """Every test; in CI a handful has a second try."""
+    code = pytest(cache, *TOGETHER)
     names = failed(cache)
-    if code != TESTS_FAILED or arguments or not in_ci() or not 0 < len(names) <= UNSTEADY_TESTS_MAX:
+    if code != TESTS_FAILED or not in_ci() or not 0 < len(names) <= UNSTEADY_TESTS_MAX:
         return code
     print(f"== run once more, alone: {' '.join(names)}", flush=True)
     code = pytest(cache, *names)

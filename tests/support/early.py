@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from run_tests import SHORT
 from test_programs import absent, rust_asked
 
 NICE = 5
@@ -91,11 +92,12 @@ class Early:
 
 
 def _is_whole(config: pytest.Config) -> bool:
-    """Whether all tests were asked for, by a controller with several workers."""
+    """Whether all tests were asked for, or all but the long ones, by a controller with several workers."""
     option = config.option
     return bool(
         getattr(option, "numprocesses", None)
         and "PYTEST_XDIST_WORKER" not in os.environ
         and config.args_source is pytest.Config.ArgsSource.TESTPATHS
-        and not (option.keyword or option.markexpr or option.collectonly)
+        and not (option.keyword or option.collectonly)
+        and option.markexpr in ("", SHORT[1])
     )

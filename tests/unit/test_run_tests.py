@@ -1,4 +1,4 @@
-"""Who gets a second try: a handful of tests, in a run of all of them, in CI."""
+"""Which tests run, and who gets a second try: a handful, in a run of all of them, in CI."""
 
 from pathlib import Path
 
@@ -31,6 +31,18 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CI", "true")
     monkeypatch.setattr(run_tests, "TOGETHER", ("-p", "no:xdist"))
+
+
+LONG = """
+import pytest
+
+@pytest.mark.long
+def test_long():
+    pass
+
+def test_short():
+    pass
+"""
 
 
 def tries(tmp_path: Path, text: str, *arguments: str) -> int:
@@ -67,7 +79,24 @@ def test_some_tests_asked_for_by_name_have_one_try(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_outside_ci_there_is_one_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI")
-    assert tries(tmp_path, UNSTEADY) == 1
+    assert tries(tmp_path, UNSTEADY, "--all") == 1
+
+
+@pytest.mark.slow
+def test_long_tests_are_left_out_with_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = long")
+    assert tries(tmp_path, LONG) == 0
+    assert "2 passed" in capfd.readouterr().out
+    monkeypatch.delenv("CI")
+    assert tries(tmp_path, LONG) == 0
+    shown = capfd.readouterr().out
+    assert "1 passed, 1 deselected" in shown
+    assert "`make test-all`" in shown.splitlines()[-1]
+    for asked in (["--all"], ["-k", "test_"]):
+        assert tries(tmp_path, LONG, *asked) == 0
+        assert "2 passed" in capfd.readouterr().out
 
 
 @pytest.mark.slow
