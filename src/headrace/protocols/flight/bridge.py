@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from headrace.errors import BadRequest, Closed, Forbidden, HeadraceError, NotHere, Unauthenticated
+from headrace.hub.waiters import Bell
 from headrace.protocols.flight.codec import encode, error_body
 
 logger = logging.getLogger("headrace.flight")
@@ -85,7 +86,8 @@ class Bridge:
         self.stopping = threading.Event()
         self._has_heirs = has_heirs
         self._waiting: set[concurrent.futures.Future[Any]] = set()
-        self._endless: set[concurrent.futures.Future[Any]] = set()
+        self.bells: set[Bell] = set()
+        """Of calls without an end: they ring when the hub is about to stop."""
 
     def check(self, context: flight.ServerCallContext) -> None:
         """Raise when there is no point in going on."""
@@ -108,30 +110,25 @@ class Bridge:
     @property
     def is_busy(self) -> bool:
         """Whether calls wait for something that will have an end."""
-        return len(self._waiting) > len(self._endless)
+        return bool(self._waiting)
 
     def run(
         self,
         work: Coroutine[Any, Any, Result],
         context: flight.ServerCallContext | None = None,
-        *,
-        is_endless: bool = False,
     ) -> Result:
         """Run in the loop, wait for the result; end early when the client goes or the server stops."""
-        if self.stopping.is_set() or (is_endless and self.leaving.is_set()):
+        if self.stopping.is_set():
             work.close()
             raise self.refusal()
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         self._waiting.add(future)
-        if is_endless:
-            self._endless.add(future)
         try:
             return self._result(future, context)
         except concurrent.futures.CancelledError:
             raise Closed("the hub is stopping") from None
         finally:
             future.cancel()
-            self._endless.discard(future)
             self._waiting.discard(future)
 
     def open(
@@ -180,13 +177,13 @@ class Bridge:
     def leave(self) -> None:
         """Take nothing more into calls that go on, and end those without an end. Others end by themselves."""
         self.leaving.set()
-        for future in list(self._endless):
-            future.cancel()
+        for bell in list(self.bells):
+            bell.ring()
 
     def stop(self) -> None:
         """Let no call begin any more, and wake those that wait."""
-        self.leaving.set()
         self.stopping.set()
+        self.leave()
         for future in list(self._waiting):
             future.cancel()
 
