@@ -80,6 +80,8 @@ class Run:
     sent: int = 0
     turns: list[tuple[float, float]] = field(default_factory=list)
     """When a turn began and when its last record was sent."""
+    turns_sent: int = 0
+    """Of all records those of the turns."""
     lags: list[int] = field(default_factory=list)
 
     @property
@@ -104,9 +106,11 @@ class Run:
             if is_counted and self.load.transform is copied and time.monotonic() - began > 10 * (len(self.lags) + 1):
                 self.lags.append(sent - len(self.seen))
 
+        before = self.sent
         self.sent = self.peer.produce(self.source, self.load.rate, seconds, look)
         if is_counted:
             self.turns.append((began, time.monotonic()))
+            self.turns_sent += self.sent - before
         newest = -1
         deadline = time.monotonic() + DRAIN_S
         while time.monotonic() < deadline:
@@ -179,6 +183,8 @@ def started(runs: list[Run]) -> Iterator[None]:
 def show(run: Run) -> None:
     delays = run.delays()
     print(f"  {run.peer.name:9} {marks(list(itertools.chain(*delays)))}  ({run.peer.settings()})")
+    rate = run.turns_sent / sum(ended - began for began, ended in run.turns)
+    print(f"    {rate:,.0f} records/s were sent")
     if run.load.transform is copied:
         print(f"    {run.sent:,} records in, {len(run.seen):,} results out", end="")
         print(f"; without a result yet, every 10 s: {run.lags}" if run.lags else "")
