@@ -317,9 +317,9 @@ class Hub(HubBase):
         """Durable records from `start`, or from the first that is kept: at most `limit` and about `max_bytes`, at
         least one if there is any. Raises `Damaged` when the next record to serve is damaged."""
         with Read(self.hooks, self.protocol, "read", name, partition, start) as reading:
-            records = self._log.read_now(name, start, partition, limit, max_bytes)
-            if records is None:
-                records = await asyncio.to_thread(self._log.read, name, start, partition, limit, max_bytes)
+            wanted = (name, start, partition, limit, max_bytes)
+            quick = self._log.read_now(*wanted)
+            records = quick if quick is not None else await asyncio.to_thread(self._log.read, *wanted)
             reading.records = records.num_rows
             return records
 

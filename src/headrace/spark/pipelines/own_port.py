@@ -39,7 +39,7 @@ def take_own_port() -> None:
     def port() -> int:
         served = SparkSession._instantiatedSession
         if served is None:  # a server elsewhere
-            return default_port()
+            return int(default_port())
         service = getattr(getattr(served._jvm, SERVICE), "MODULE$")
         return int(service.localPort())
 
