@@ -26,7 +26,7 @@ import org.apache.spark.sql.connector.write.WriterCommitMessage;
 final class StagedCommit {
   private static final long ABORT_WAIT_MS = 2_000;
   private static final int RUNS_KEPT = 64;
-  /** What runs committed last. Spark makes a sink for each batch, and reading it from the checkpoint again takes time. */
+  /** What runs committed last: Spark makes a sink for each batch, and would have to read it from the checkpoint. */
   private static final Map<String, Planned> LAST = new LinkedHashMap<>(RUNS_KEPT, 0.75f, true) {
     private static final long serialVersionUID = 1;
 
