@@ -117,7 +117,7 @@ class Run:
             if self.load.transform is copied:
                 if len(self.seen) >= self.sent:
                     return
-            elif len(self.seen) == newest:  # how many updates there are is for Spark to say
+            elif self.seen and len(self.seen) == newest:  # how many updates there are is for Spark to say
                 return
             newest = len(self.seen)
             time.sleep(0.5)
@@ -182,7 +182,9 @@ def started(runs: list[Run]) -> Iterator[None]:
 
 def show(run: Run) -> None:
     delays = run.delays()
-    print(f"  {run.peer.name:9} {marks(list(itertools.chain(*delays)))}  ({run.peer.settings()})")
+    print(
+        f"  {run.peer.name:9} {marks(list(itertools.chain(*delays)))}  ({run.peer.settings(run.load.transform is copied)})"
+    )
     rate = run.turns_sent / sum(ended - began for began, ended in run.turns)
     print(f"    {rate:,.0f} records/s were sent")
     if run.load.transform is copied:

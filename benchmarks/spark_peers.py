@@ -79,9 +79,10 @@ class HubPeer:
         made = pipeline(source=f"{name}.in", sink=f"{name}.out", name=name, trigger=trigger)(transform)
         return start_query(self._spark, open_port(self._client.address), made, self._place / "home")
 
-    def settings(self) -> str:
+    def settings(self, is_stateless: bool) -> str:
         """What this peer promises meanwhile."""
-        return "exactly once; each record and each result synced to disk before anyone sees it"
+        promise = "exactly once" if is_stateless else "at least once, with a key"
+        return f"{promise}; each record and each result synced to disk before anyone sees it"
 
     def produce(self, stream: str, rate: int, seconds: float, look: Look) -> int:
         def send(record: bytes, count: int) -> int:
@@ -155,8 +156,8 @@ class KafkaPeer:
         finally:
             self.spark.conf.set(ASYNC_PROGRESS, before)
 
-    def settings(self) -> str:
-        """What this peer promises meanwhile, and what Spark's sink sends with: the defaults of its client."""
+    def settings(self, is_stateless: bool) -> str:
+        """What this peer promises meanwhile, with state or without, and what Spark's sink sends with: the defaults of its client."""
         jar = next(jar for jar in connector_jars().split(",") if "kafka-clients" in jar)
         synced = "synced" if self._topic else "never synced"
         chosen = "".join(f", {name}={value}" for name, value in self.sink_options.items())
