@@ -182,9 +182,8 @@ def started(runs: list[Run]) -> Iterator[None]:
 
 def show(run: Run) -> None:
     delays = run.delays()
-    print(
-        f"  {run.peer.name:9} {marks(list(itertools.chain(*delays)))}  ({run.peer.settings(run.load.transform is copied)})"
-    )
+    settings = run.peer.settings(run.load.transform is copied)
+    print(f"  {run.peer.name:9} {marks(list(itertools.chain(*delays)))}  ({settings})")
     rate = run.turns_sent / sum(ended - began for began, ended in run.turns)
     print(f"    {rate:,.0f} records/s were sent")
     if run.load.transform is copied:

@@ -157,7 +157,7 @@ class KafkaPeer:
             self.spark.conf.set(ASYNC_PROGRESS, before)
 
     def settings(self, is_stateless: bool) -> str:
-        """What this peer promises meanwhile, with state or without, and what Spark's sink sends with: the defaults of its client."""
+        """What this peer promises meanwhile, and what Spark's sink sends with: the defaults of its client."""
         jar = next(jar for jar in connector_jars().split(",") if "kafka-clients" in jar)
         synced = "synced" if self._topic else "never synced"
         chosen = "".join(f", {name}={value}" for name, value in self.sink_options.items())
