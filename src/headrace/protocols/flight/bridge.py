@@ -2,7 +2,8 @@
 
 gRPC runs every call in a thread of its own; the hub lives in one event loop. A call asks the loop for something and
 waits here. While it waits it looks from time to time whether its client has gone or the server is stopping: gRPC has no
-way to wake it.
+way to wake it. Only from time to time: gRPC may have to wait for its own locks to answer, for milliseconds on a busy
+machine, and no other thread of Python runs meanwhile.
 """
 
 from __future__ import annotations
@@ -90,11 +91,15 @@ class Bridge:
         """Of calls without an end: they ring when the hub is about to stop."""
 
     def check(self, context: flight.ServerCallContext) -> None:
-        """Raise when there is no point in going on."""
-        if self.stopping.is_set():
-            raise Closed("the hub is stopping")
+        """Raise when there is no point in going on. Not for each batch of a call: see above."""
+        self.check_stopping()
         if context.is_cancelled():
             raise cancelled()
+
+    def check_stopping(self) -> None:
+        """Raise when the server is stopping."""
+        if self.stopping.is_set():
+            raise Closed("the hub is stopping")
 
     def check_new(self) -> None:
         """Raise when nothing more is taken. Whoever is told so can be sure that it was not done."""

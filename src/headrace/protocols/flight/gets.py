@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import time
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -74,7 +75,7 @@ class ReadStream:
         self._closed: _Closed | None = closed
         self._got_on = got_on
         self._records_out = hub.metrics.protocol.of("flight").records_out
-        self._batches = _Batches(hub, bridge, session, permit, context).read()
+        self._batches = _Batches(hub, bridge, session, permit, Caller(bridge, context)).read()
         # Flight calls in from threads that Python has never seen: what the call carries must be taken along.
         self._calling = contextvars.copy_context()
 
@@ -105,6 +106,25 @@ class ReadStream:
             self.close()
 
 
+class Caller:
+    """Whoever reads, and may have gone, which is looked at from time to time. Sending to somebody who has gone fails
+    anyway; this is for those to whom nothing is sent for long."""
+
+    def __init__(self, bridge: Bridge, context: flight.ServerCallContext) -> None:
+        self._bridge = bridge
+        self._context = context
+        self._looked_s = time.monotonic()
+
+    def check(self) -> None:
+        """Raise when there is no point in going on."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < CANCEL_POLL_S:
+            self._bridge.check_stopping()
+            return
+        self._looked_s = now_s
+        self._bridge.check(self._context)
+
+
 class _Batches(NamedTuple):
     """What one `do_get` reads."""
 
@@ -112,7 +132,7 @@ class _Batches(NamedTuple):
     bridge: Bridge
     session: ReadSession
     permit: Permit
-    context: flight.ServerCallContext
+    caller: Caller
 
     def read(self) -> Generator[pa.RecordBatch]:
         if not self.session.ticket.follow:
@@ -138,7 +158,7 @@ class _Batches(NamedTuple):
         try:
             for batch in batches:
                 for part in session.shape(reading, batch):
-                    self.bridge.check(self.context)
+                    self.caller.check()
                     self.permit.check()
                     yield part
                 if session.finished:
@@ -166,7 +186,7 @@ class _Batches(NamedTuple):
         poll_s = CANCEL_POLL_S
         self.bridge.check_new()
         while True:
-            self.bridge.check(self.context)
+            self.caller.check()
             if self.bridge.leaving.is_set():
                 raise Closed("the hub is stopping")
             self.permit.check()
