@@ -13,7 +13,7 @@ RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup programs run up cluster test test-all unit faults hostile world lint format types docs reference matrix bench clean
+.PHONY: help setup programs run up cluster test test-all unit faults hostile spark-kills world lint format types docs reference matrix bench clean
 
 help: ## Show this help
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ faults: $(DEV_STAMP) programs ## Run the fault tests: kill -9, power cut, full d
 
 hostile: $(DEV_STAMP) ## Print what hostile peers of each protocol do to honest ones (ARGS='--seconds 5 "flight largest"')
 	PYTHONPATH=src:tests $(BIN)/python -m faults.hostile.table $(ARGS)
+
+spark-kills: $(DEV_STAMP) ## Kill drivers, hubs and executors under Spark queries; count what is lost, doubled, out of order
+	PYTHONPATH=src:tests:tests/spark:tools $(BIN)/python tests/spark/kills.py $(ARGS)
 
 world: $(DEV_STAMP) ## Search for bugs in simulated worlds, on all cores, until stopped (SEED=… replays one, ARGS='--debug')
 	PYTHONHASHSEED=0 $(BIN)/python tools/world.py $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -4,10 +4,10 @@
                                      [--trigger 'real time'] [--transform counted] [--kafka]
 
 `streaming` takes a stream from its beginning to its end (`availableNow`). `latencies` is four latencies in one run,
-with the Java engine: micro-batches; real time; a window count in real time; and real time at 50,000/s, whose last third
-is not slower than its first where it keeps up. With `--kafka` each is measured beside one Kafka broker and Spark's own
-connector, which Maven fetches once (`tools/spark_kafka/pom.xml` says which versions); with `--kafka synced` the broker
-syncs before it acknowledges, as a hub does.
+with the Java engine (`--load` for some of them): micro-batches; real time; a window count in real time; and real time
+at 50,000/s, where the records without a result must not become more. With `--kafka` hub and broker take turns in the
+first three: one Kafka broker and Spark's own connector, which Maven fetches once (`tools/spark_kafka/pom.xml` says
+which versions); with `--kafka synced` the broker syncs before it acknowledges, as a hub does.
 
 Prints ratios, which mean something on any machine, and how many cores the hub, Spark's Java and Python processes and
 this process used, and how many something else used meanwhile (`other`): beside a busy neighbour no number means much.
@@ -20,14 +20,11 @@ import contextlib
 import itertools
 import json
 import os
-import re
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -37,7 +34,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from spark_peers import HubPeer, KafkaPeer, Seen, connector_jars, running_broker
+from spark_latency import LATENCIES, TRANSFORMS, Load, measure_latency
+from spark_peers import HubPeer, KafkaPeer, connector_jars, running_broker
 
 import headrace
 from headrace.spark import session
@@ -49,7 +47,8 @@ from headrace.spark.spark_session import engine_of
 
 TRIALS = 3
 WARM_UP_S = 40
-DRAIN_S = 30
+TASKS = 4
+"""In real time each task holds a slot: those of the hub's query and of Kafka's, with a window count."""
 TOTAL = "sum(length(payload))"
 
 
@@ -288,86 +287,6 @@ def streaming(spark: Any, client: Any, place: Path, megabytes: int, kafka: Kafka
         print(f"  headrace ÷ kafka, {what}: {max(speeds[f'headrace, {what}']) / max(speeds[f'kafka, {what}']):.1f}")
 
 
-def copied(frame: Any) -> Any:
-    """Without state: a filter."""
-    return frame.where("length(payload) > 0").select("payload")
-
-
-def counted(frame: Any) -> Any:
-    """Counts per second. Each update carries when the newest record that it counts was sent."""
-    from pyspark.sql import functions as F
-
-    sent = frame.selectExpr("cast(split(cast(payload AS STRING), ' ')[0] AS BIGINT) AS sent", "time")
-    counts = sent.groupBy(F.window("time", "1 second")).agg(F.max("sent").alias("sent"), F.count("*").alias("count"))
-    return counts.selectExpr("concat(sent, ' ', count) AS payload", "cast(window.start AS STRING) AS key")
-
-
-TRANSFORMS: dict[str, Callable[[Any], Any]] = {"copied": copied, "counted": counted}
-LATENCIES = (
-    (TRIGGER_DEFAULT, 1_000, copied),
-    ("real time 1 minute", 1_000, copied),
-    ("real time 1 minute", 1_000, counted),
-    ("real time 1 minute", 50_000, copied),
-)
-
-
-def latency(
-    peer: HubPeer | KafkaPeer,
-    seconds: float,
-    warm_up_s: float,
-    rate: int,
-    http: str,
-    trigger: str,
-    transform: Callable[[Any], Any] = copied,
-) -> None:
-    """From append to readable result, through Spark and back."""
-    name = f"{transform.__name__} {trigger} {rate}".replace(" ", "-")
-    source, sink = f"{name}.in", f"{name}.out"
-    peer.create(source)
-    peer.create(sink)
-    query = peer.start(name, transform, trigger)
-    seen: Seen = []
-    peer.follow(sink, seen)
-    peer.produce(source, rate, warm_up_s)
-    used = busy_cores()
-    started = time.monotonic()
-    sent = peer.produce(source, rate, seconds)
-    cores = used()
-    deadline = time.monotonic() + DRAIN_S
-    while transform is copied and len(seen) < sent and time.monotonic() < deadline:
-        time.sleep(0.1)
-    progress = [one for one in query.recentProgress if one["numInputRows"]][-50:]
-    query.stop()
-    what = f"{peer.name}, {transform.__name__}, trigger {trigger}, {rate}/s"
-    print(f"\nlatency, {what} for {seconds:g} s after {warm_up_s:g} s to warm up ({cores})")
-    if transform is copied:
-        print(f"  {sent:,} records in, {len(seen):,} results out")
-    for part, begin, end in (
-        ("all", 0.0, seconds),
-        ("first third", 0.0, seconds / 3),
-        ("last third", seconds * 2 / 3, seconds),
-    ):
-        aged = sorted(delay_ms for at, delay_ms in seen if begin <= at - started < end)
-        marks = "  ".join(f"p{mark} {aged[int(len(aged) * mark / 100)]:.1f} ms" for mark in (50, 95, 99) if aged)
-        print(f"  {part + ':':12} {marks}  ({len(aged):,} results)")
-    if progress:
-        names = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets", "triggerExecution")
-        medians = {one: statistics.median(each["durationMs"].get(one, 0) for each in progress) for one in names}
-        print(f"  median batch: {medians}")
-    if isinstance(peer, HubPeer):
-        print(f"  the hub's part, mean: {verb_times(http)}", flush=True)
-
-
-def verb_times(http: str) -> str:
-    """How long each of Spark's verbs took inside the hub, since its start."""
-    with urllib.request.urlopen(f"http://{http}/metrics") as answer:
-        text = answer.read().decode()
-    found = re.findall(r'^headrace_verb_seconds_(sum|count){verb="(spark\.[^"]*)"} (\S+)', text, re.MULTILINE)
-    numbers = {(kind, verb): float(value) for kind, verb, value in found}
-    means = {verb: numbers["sum", verb] / count for (kind, verb), count in numbers.items() if kind == "count" and count}
-    return ", ".join(f"{verb} {mean_s * 1000:.1f} ms" for verb, mean_s in means.items())
-
-
 def sustained(spark: Any, client: Any, place: Path, seconds: float, rate: int) -> None:
     """A windowed count that keeps up: the lag at the end of each ten seconds."""
     client.create("flow")
@@ -416,23 +335,27 @@ def measure(arguments: argparse.Namespace, place: Path, addresses: dict[str, str
     if kafka is not None:
         config["spark.jars"] = connector_jars()
     with headrace.connect(addresses["flight"]) as client:
-        spark = session("bench", hub=addresses["flight"], config=config)
+        is_scan = bool({"scan", "streaming", "sustained"} & set(arguments.what))
+        master = None if is_scan else f"local[{TASKS}]"
+        spark = session("bench", master=master, hub=addresses["flight"], config=config)
         if arguments.engine:
             spark.conf.set("spark.datasource.headrace.engine", arguments.engine)
         print(f"engine: {arguments.engine or engine_of(spark)}, Spark {spark.version}")
         peers: list[HubPeer | KafkaPeer] = [HubPeer(spark, client, place)]
         if kafka is not None:
             kafka.spark = spark
+            kafka.sink_options = dict(one.split("=", 1) for one in arguments.kafka_sink)
             peers.append(kafka)
         if "scan" in arguments.what:
             scan(spark, client, place, arguments.megabytes, arguments.size or [100, 1024], kafka)
         if "streaming" in arguments.what:
             streaming(spark, client, place, arguments.megabytes, kafka)
         spark.conf.set("spark.sql.shuffle.partitions", "1")  # in real time each task of each stage holds a slot
-        wanted = [(arguments.trigger, arguments.latency_rate, TRANSFORMS[arguments.transform])]
-        latencies = wanted if "latency" in arguments.what else list(LATENCIES) if "latencies" in arguments.what else []
-        for (trigger, rate, transform), peer in itertools.product(latencies, peers):
-            latency(peer, arguments.seconds, arguments.warm_up, rate, addresses["http"], trigger, transform)
+        wanted = [Load(arguments.trigger, arguments.latency_rate, TRANSFORMS[arguments.transform])]
+        if "latencies" in arguments.what:
+            wanted = [LATENCIES[name] for name in arguments.load or LATENCIES]
+        for load in wanted if {"latency", "latencies"} & set(arguments.what) else ():
+            measure_latency(load, peers, arguments.seconds, arguments.warm_up, addresses["http"], busy_cores)
         if "sustained" in arguments.what:
             spark.conf.set("spark.sql.shuffle.partitions", str(os.cpu_count()))
             sustained(spark, client, place, arguments.seconds, arguments.sustained_rate)
@@ -450,9 +373,11 @@ def main() -> None:
     parser.add_argument("--engine", choices=("java", "python"), help="the session's own unless given")
     parser.add_argument("--trigger", default=TRIGGER_DEFAULT, help="of the latency's pipeline, such as 'real time'")
     parser.add_argument("--transform", choices=TRANSFORMS, default="copied", help="of the latency's pipeline")
+    parser.add_argument("--load", choices=LATENCIES, action="append", help="of the latencies only this one")
     parser.add_argument("--latency-rate", type=int, default=1_000)
     parser.add_argument("--sustained-rate", type=int, default=150_000)
     parser.add_argument("--kafka", nargs="?", const="", choices=("", "synced"), help="measure Kafka, too, as it comes")
+    parser.add_argument("--kafka-sink", action="append", default=[], help="NAME=VALUE, such as kafka.linger.ms=5")
     arguments = parser.parse_args()
     place = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
     try:

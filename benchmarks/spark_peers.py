@@ -30,21 +30,26 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 import kafka_brokers
 
 Transform = Callable[[Any], Any]
+Look = Callable[[int], None]
+"""Hears, after each sending, how many records were sent ever."""
 Seen = list[tuple[float, float]]
 """When a result could be read, and how old its record was by then, in ms."""
 CONNECTOR = kafka_brokers.POM.parents[1] / "spark_kafka" / "pom.xml"
 ASYNC_PROGRESS = "spark.sql.streaming.realTimeMode.asyncProgressTrackingByDefault.enabled"
 
 
-def paced(rate: int, seconds: float, send: Callable[[bytes, int], None]) -> None:
-    """Every ten milliseconds: `send` that many records of 100 B, which begin with the time."""
+def paced(rate: int, seconds: float, send: Callable[[bytes, int], int], look: Look) -> int:
+    """Every ten milliseconds: `send` that many records of 100 B, which begin with the time. How many were sent ever."""
     per_tick = max(1, rate // 100)
     tick = time.monotonic()
     end = tick + seconds
+    sent = 0
     while time.monotonic() < end:
-        send((b"%d " % (time.time_ns() // 1000)).ljust(100, b"."), per_tick)
+        sent = send((b"%d " % (time.time_ns() // 1000)).ljust(100, b"."), per_tick)
+        look(sent)
         tick += per_tick / rate
         time.sleep(max(0, tick - time.monotonic()))
+    return sent
 
 
 def note(seen: Seen, payloads: list[bytes]) -> None:
@@ -74,12 +79,17 @@ class HubPeer:
         made = pipeline(source=f"{name}.in", sink=f"{name}.out", name=name, trigger=trigger)(transform)
         return start_query(self._spark, open_port(self._client.address), made, self._place / "home")
 
-    def produce(self, stream: str, rate: int, seconds: float) -> int:
-        def send(record: bytes, count: int) -> None:
-            self._client.append(stream, pa.record_batch({"payload": pa.array([record] * count, pa.binary())}))
+    def settings(self, is_stateless: bool) -> str:
+        """What this peer promises meanwhile."""
+        promise = "exactly once" if is_stateless else "at least once, with a key"
+        return f"{promise}; each record and each result synced to disk before anyone sees it"
 
-        paced(rate, seconds, send)
-        return int(self._client.bounds(stream).next)
+    def produce(self, stream: str, rate: int, seconds: float, look: Look) -> int:
+        def send(record: bytes, count: int) -> int:
+            batch = pa.record_batch({"payload": pa.array([record] * count, pa.binary())})
+            return int(self._client.append(stream, batch).first) + count
+
+        return paced(rate, seconds, send, look)
 
     def follow(self, stream: str, seen: Seen) -> None:
         def following() -> None:
@@ -101,6 +111,9 @@ class KafkaPeer:
         self._topic = {"flush.messages": "1"} if is_synced else {}
         self.spark: Any = None
         self._sent: dict[str, int] = {}
+        self._producers: dict[str, Any] = {}
+        self.sink_options: dict[str, str] = {}
+        """Of Spark's sink, such as `kafka.linger.ms`."""
 
     def create(self, topic: str) -> None:
         from confluent_kafka.admin import AdminClient, NewTopic
@@ -132,7 +145,9 @@ class KafkaPeer:
         live = real_time(trigger)
         frame = self.live_frame(f"{name}.in", payload=False).selectExpr("value AS payload", "timestamp AS time")
         writer = transform(frame).selectExpr("payload AS value").writeStream.format("kafka")
-        writer = writer.options(**self._options(topic=f"{name}.out")).outputMode("update" if live else "append")
+        writer = writer.options(**self._options(topic=f"{name}.out", **self.sink_options)).outputMode(
+            "update" if live else "append"
+        )
         writer = writer.option("checkpointLocation", str(self._place / f"kafka-{name}"))
         before = self.spark.conf.get(ASYNC_PROGRESS, "true")
         self.spark.conf.set(ASYNC_PROGRESS, "true")  # as Spark comes: Kafka's sink may note its progress aside
@@ -141,19 +156,28 @@ class KafkaPeer:
         finally:
             self.spark.conf.set(ASYNC_PROGRESS, before)
 
-    def produce(self, topic: str, rate: int, seconds: float) -> int:
+    def settings(self, is_stateless: bool) -> str:
+        """What this peer promises meanwhile, and what Spark's sink sends with: the defaults of its client."""
+        jar = next(jar for jar in connector_jars().split(",") if "kafka-clients" in jar)
+        synced = "synced" if self._topic else "never synced"
+        chosen = "".join(f", {name}={value}" for name, value in self.sink_options.items())
+        return f"at least once; {synced}; Spark's sink by {Path(jar).stem} with its defaults{chosen}"
+
+    def produce(self, topic: str, rate: int, seconds: float, look: Look) -> int:
         from confluent_kafka import Producer
 
-        producer = Producer({"bootstrap.servers": self.servers, "linger.ms": 0})
+        if topic not in self._producers:
+            self._producers[topic] = Producer({"bootstrap.servers": self.servers, "linger.ms": 0})
+        producer = self._producers[topic]
 
-        def send(record: bytes, count: int) -> None:
+        def send(record: bytes, count: int) -> int:
             for _ in range(count):
                 producer.produce(topic, record)
             producer.flush()
             self._sent[topic] = self._sent.get(topic, 0) + count
+            return self._sent[topic]
 
-        paced(rate, seconds, send)
-        return self._sent[topic]
+        return paced(rate, seconds, send, look)
 
     def follow(self, topic: str, seen: Seen) -> None:
         from confluent_kafka import Consumer

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +23,7 @@ from headrace.spark.engine import VARIABLE
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 RUN_S = 500
+CONNECT_PORT = 15002
 
 
 def headrace(place: Path, *arguments: str, engine: str = "") -> str:
@@ -38,6 +41,18 @@ def headrace(place: Path, *arguments: str, engine: str = "") -> str:
 
 
 @pytest.fixture
+def another_project() -> Iterator[None]:
+    """Someone has the port of Spark Connect, as another project that runs at the same time would."""
+    with contextlib.ExitStack() as stack:
+        for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+            listening = stack.enter_context(socket.socket(family))
+            with contextlib.suppress(OSError):  # then someone else has it, or this machine knows no such address
+                listening.bind((host, CONNECT_PORT))
+                listening.listen()
+        yield
+
+
+@pytest.fixture
 def hub(tmp_path: Path, class_archive: None) -> Iterator[ThreadHub]:
     """One that can run the project."""
     address = free_address()
@@ -51,7 +66,7 @@ def hub(tmp_path: Path, class_archive: None) -> Iterator[ThreadHub]:
 
 @pytest.mark.needs("javac")
 def test_a_project_runs_again_and_again_with_either_engine(
-    tmp_path: Path, hub: ThreadHub, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, hub: ThreadHub, another_project: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the command with the Python engine, which Spark finds by itself, then by the hub with the Java engine: each
     record is in the table once, and the stream that the sink writes has each result once."""

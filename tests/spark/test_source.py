@@ -225,7 +225,14 @@ def test_ten_thousand_tiny_appends(hub: ThreadHub, spark: Any, name: str) -> Non
     assert read(spark, name).selectExpr("sum(cast(cast(payload AS STRING) AS INT))").collect()[0][0] == 49_995_000
 
 
-def test_sealed_segments_are_read_by_memory_map(spark: Any, tmp_path: Path) -> None:
+def scan_metrics(frame: Any) -> dict[str, int]:
+    """What Spark's UI shows of the scan of a frame, after it was read."""
+    frame.collect()
+    metrics = frame._jdf.queryExecution().executedPlan().collectLeaves().head().metrics()
+    return {name: metrics.apply(name).value() for name in ("mappedRecords", "sentRecords", "recordBytes")}
+
+
+def test_sealed_segments_are_read_by_memory_map(spark: Any, tmp_path: Path, engine: str) -> None:
     hub = ThreadHub(tmp_path / "data", seal_age_s=0.0, maintenance_interval_s=0.05, merge_segments_min=10**6)
     try:
         hub.create("s")
@@ -239,11 +246,17 @@ def test_sealed_segments_are_read_by_memory_map(spark: Any, tmp_path: Path) -> N
         plain = read(spark, "s", hub=hub.address, memory_map=False)
         assert plain.count() == 50_100
         assert plain.where("index = 49999").collect()[0].payload == b"49999"
+        if engine == "java":
+            shown = scan_metrics(frame.select("payload"))
+            assert shown["mappedRecords"] >= 50_000
+            assert shown["mappedRecords"] + shown["sentRecords"] == 50_100
+            assert shown["recordBytes"] > 50_100 * len("50000")
+            assert scan_metrics(plain.select("payload"))["sentRecords"] == 50_100
     finally:
         hub.close()
 
 
-def test_progress_shows_the_lag(hub: ThreadHub, spark: Any, name: str, tmp_path: Path) -> None:
+def test_progress_shows_the_lag(hub: ThreadHub, spark: Any, name: str, tmp_path: Path, engine: str) -> None:
     from headrace.spark.pipelines.report import Report
 
     fill(hub, name, 50, 1)
@@ -251,6 +264,9 @@ def test_progress_shows_the_lag(hub: ThreadHub, spark: Any, name: str, tmp_path:
     progress = Report(name)
     progress.take(query.recentProgress[0])
     assert progress.lag == 30
+    if engine == "java":
+        lags = query.recentProgress[0]["sources"][0]["metrics"]
+        assert (lags["recordsBehind"], lags[f"recordsBehind {name}/0"]) == ("30", "30")
     for one in query.recentProgress:
         progress.take(one)
     assert (progress.lag, progress.rows) == (0, 50)

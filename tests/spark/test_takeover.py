@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from kafka_brokers import Brokers
+from kill_stage import RECORDS_PER_APPEND, Stage
 from support.cluster import FailoverHub
 from support.until import wait_until
-from test_kill import RECORDS_PER_APPEND, Stage
 
 from headrace.spark.hub_client import open_port
 

@@ -25,7 +25,7 @@ from headrace.hub.checkpoints import CheckpointWriter
 from headrace.hub.gauges import refresh_gauges, report_damage
 from headrace.hub.hooks import Read
 from headrace.hub.set_aside import check_place
-from headrace.hub.waiters import Waiters
+from headrace.hub.waiters import RecordWaiters, Waiters
 from headrace.log import ops
 from headrace.log.backend import open_log
 from headrace.log.backup import BackupInfo
@@ -57,7 +57,7 @@ class Hub(HubBase):
         self._loop = asyncio.get_running_loop()
         self.changes: dict[type, int] = {ops.CreateStream: 0, ops.GrowStream: 0}  # since the start
         self._new_streams = Waiters()
-        self._new_records = Waiters()
+        self.new_records = RecordWaiters()
         self._cursor_moves = Waiters()
         self._room = Waiters()
         self._failed: asyncio.Future[LogFailed] = self._loop.create_future()
@@ -170,7 +170,7 @@ class Hub(HubBase):
     async def wait_stream(self, name: str, partitions: int = 1) -> ops.StreamInfo:
         """Returns when there is a stream of that name, no table, with at least so many partitions."""
         while self._partitions(name) < partitions:
-            self._check_open()
+            self.check_open()
             await self._new_streams.wait(name, partitions - 1)
         return self.stream(name)
 
@@ -221,6 +221,7 @@ class Hub(HubBase):
 
     def _committed(self, outcomes: list[Pending], touched: Touched) -> None:
         """Called by the writer thread: one hop into the loop for a whole commit."""
+        self.new_records.ring(touched)
         with contextlib.suppress(RuntimeError):  # the loop may have been closed under a hub that was not
             self._loop.call_soon_threadsafe(self._resolve, outcomes, touched)
 
@@ -246,7 +247,7 @@ class Hub(HubBase):
             hook(outcomes)
         for name, number in touched:
             if self._log.has_stream(name):
-                self._new_records.notify((name, number), self._log.bounds(name, number).next)
+                self.new_records.notify((name, number), self._log.bounds(name, number).next)
         if not self.congested:
             self._room.notify(None, 1)
         if self._log.failed is not None:
@@ -263,13 +264,13 @@ class Hub(HubBase):
             self._cursor_moves.wake(lambda key: bool(key[1] == operation.name))
         elif isinstance(operation, ops.DeleteStream):  # nobody waits for a stream that is gone
             gone = UnknownStream(operation.name)
-            self._new_records.fail(gone, lambda key: bool(key[0] == operation.name))
+            self.new_records.fail(gone, lambda key: bool(key[0] == operation.name))
             self._cursor_moves.fail(gone, lambda key: bool(key[1] == operation.name))
 
     def _give_up(self, error: LogFailed) -> None:
         if not self._failed.done() and self._log.failed is not None:
             self._failed.set_result(error)
-        for waiters in (self._new_streams, self._new_records, self._cursor_moves, self._room):
+        for waiters in (self._new_streams, self.new_records, self._cursor_moves, self._room):
             waiters.fail(error)
 
     @property
@@ -316,21 +317,19 @@ class Hub(HubBase):
         """Durable records from `start`, or from the first that is kept: at most `limit` and about `max_bytes`, at
         least one if there is any. Raises `Damaged` when the next record to serve is damaged."""
         with Read(self.hooks, self.protocol, "read", name, partition, start) as reading:
-            quick = self._log.read_now(name, start, partition, limit, max_bytes)
-            if quick is not None:
-                records = quick
-            else:
-                records = await asyncio.to_thread(self._log.read, name, start, partition, limit, max_bytes)
+            wanted = (name, start, partition, limit, max_bytes)
+            quick = self._log.read_now(*wanted)
+            records = quick if quick is not None else await asyncio.to_thread(self._log.read, *wanted)
             reading.records = records.num_rows
             return records
 
     async def wait(self, name: str, index: int, partition: int = 0) -> None:
         """Returns when a record of this index, or a later one, is durable."""
-        self._check_open()
+        self.check_open()
         if self._log.bounds(name, partition).next <= index:
-            await self._new_records.wait((name, partition), index)
+            await self.new_records.wait((name, partition), index)
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
         """Nothing new will come to a hub that is closed or has failed: nobody may begin to wait for it."""
         if self._closed.is_set() or self._log.failed is not None:
             raise self._log.failed or LogFailed("the hub is closed")

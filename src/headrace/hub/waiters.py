@@ -1,13 +1,16 @@
 """Waiting for a number to pass another: for records, cursors and streams that are still to come.
 
-What either has happened or has not needs no number: `future(key)` is done with `notify(key)`.
+What either has happened or has not needs no number: `future(key)` is done with `notify(key)`. Threads that wait for
+records have a bell, which rings in whatever thread has stored them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from headrace.errors import HeadraceError
@@ -52,3 +55,59 @@ class Waiters:
     def _concerned(self, concerned: Callable[[Any], bool]) -> list[asyncio.Future[None]]:
         waiting = [future for key, entries in self._waiting.items() if concerned(key) for _, future in entries]
         return [future for future in waiting if not future.done()]
+
+
+class Bell:
+    """Wakes the one thread that waits for it. A ring that nobody waits for is heard by the next wait."""
+
+    def __init__(self) -> None:
+        self._silent = threading.Lock()
+        self._silent.acquire()
+
+    def ring(self, *_: object) -> None:
+        """From any thread."""
+        with contextlib.suppress(RuntimeError):  # it has rung already
+            self._silent.release()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it has rung."""
+        return self._silent.acquire(timeout=timeout_s)
+
+
+class RecordWaiters(Waiters):
+    """Those who wait for records of a stream partition: tasks of the loop, and threads.
+
+    A thread is woken by the log's writer itself. By way of the loop it would hear of a record several steps of the loop
+    later, each of them behind whatever else wants to run.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bells: dict[Any, tuple[Bell, ...]] = {}
+        self._changing = threading.Lock()
+
+    @contextlib.contextmanager
+    def listening(self, keys: Iterable[Any], bell: Bell) -> Iterator[None]:
+        """Ring for these keys meanwhile, also when what is waited for will never come. For any thread."""
+        places = set(keys)
+        with self._changing:
+            for key in places:
+                self._bells[key] = (*self._bells.get(key, ()), bell)
+        try:
+            yield
+        finally:
+            with self._changing:
+                for key in places:
+                    self._bells[key] = tuple(each for each in self._bells[key] if each is not bell)
+                    if not self._bells[key]:
+                        del self._bells[key]
+
+    def ring(self, keys: Iterable[Any]) -> None:
+        """There is more of these. From any thread."""
+        for key in keys:
+            for bell in self._bells.get(key, ()):
+                bell.ring()
+
+    def fail(self, error: HeadraceError, concerned: Callable[[Any], bool] = lambda key: True) -> None:
+        super().fail(error, concerned)
+        self.ring([key for key in list(self._bells) if concerned(key)])

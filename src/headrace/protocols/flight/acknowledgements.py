@@ -26,7 +26,8 @@ class Waiting(NamedTuple):
 
 
 class Settling:
-    """A queue from the thread that reads batches to the one that writes acknowledgements."""
+    """A queue from the thread that reads batches to the one that writes acknowledgements, which wakes when the next
+    one is due, and not before."""
 
     def __init__(self, entries_max: int) -> None:
         self._entries_max = entries_max
@@ -43,6 +44,10 @@ class Settling:
             self._entries.append(Waiting(number, settled))
             if len(self._entries) > self._entries_max:
                 self._fold()
+        settled.add_done_callback(self._wake)
+
+    def _wake(self, settled: Settled) -> None:
+        with self._changed:
             self._changed.notify()
 
     def close(self) -> None:
@@ -52,9 +57,9 @@ class Settling:
             self._changed.notify()
 
     def get(self) -> Waiting | None:
-        """The next one, once it is there; None at the end."""
+        """The next one, once it is settled; None at the end."""
         with self._changed:
-            while not self._entries and not self._closed:
+            while not (self._entries[0].settled.done() if self._entries else self._closed):
                 self._changed.wait()
             return self._entries.popleft() if self._entries else None
 

@@ -2,7 +2,8 @@
 
 gRPC runs every call in a thread of its own; the hub lives in one event loop. A call asks the loop for something and
 waits here. While it waits it looks from time to time whether its client has gone or the server is stopping: gRPC has no
-way to wake it.
+way to wake it. Only from time to time: gRPC may have to wait for its own locks to answer, for milliseconds on a busy
+machine, and no other thread of Python runs meanwhile.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from headrace.errors import BadRequest, Closed, Forbidden, HeadraceError, NotHere, Unauthenticated
+from headrace.hub.waiters import Bell
 from headrace.protocols.flight.codec import encode, error_body
 
 logger = logging.getLogger("headrace.flight")
@@ -85,14 +87,19 @@ class Bridge:
         self.stopping = threading.Event()
         self._has_heirs = has_heirs
         self._waiting: set[concurrent.futures.Future[Any]] = set()
-        self._endless: set[concurrent.futures.Future[Any]] = set()
+        self.bells: set[Bell] = set()
+        """Of calls without an end: they ring when the hub is about to stop."""
 
     def check(self, context: flight.ServerCallContext) -> None:
-        """Raise when there is no point in going on."""
-        if self.stopping.is_set():
-            raise Closed("the hub is stopping")
+        """Raise when there is no point in going on. Not for each batch of a call: see above."""
+        self.check_stopping()
         if context.is_cancelled():
             raise cancelled()
+
+    def check_stopping(self) -> None:
+        """Raise when the server is stopping."""
+        if self.stopping.is_set():
+            raise Closed("the hub is stopping")
 
     def check_new(self) -> None:
         """Raise when nothing more is taken. Whoever is told so can be sure that it was not done."""
@@ -108,30 +115,25 @@ class Bridge:
     @property
     def is_busy(self) -> bool:
         """Whether calls wait for something that will have an end."""
-        return len(self._waiting) > len(self._endless)
+        return bool(self._waiting)
 
     def run(
         self,
         work: Coroutine[Any, Any, Result],
         context: flight.ServerCallContext | None = None,
-        *,
-        is_endless: bool = False,
     ) -> Result:
         """Run in the loop, wait for the result; end early when the client goes or the server stops."""
-        if self.stopping.is_set() or (is_endless and self.leaving.is_set()):
+        if self.stopping.is_set():
             work.close()
             raise self.refusal()
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         self._waiting.add(future)
-        if is_endless:
-            self._endless.add(future)
         try:
             return self._result(future, context)
         except concurrent.futures.CancelledError:
             raise Closed("the hub is stopping") from None
         finally:
             future.cancel()
-            self._endless.discard(future)
             self._waiting.discard(future)
 
     def open(
@@ -180,13 +182,13 @@ class Bridge:
     def leave(self) -> None:
         """Take nothing more into calls that go on, and end those without an end. Others end by themselves."""
         self.leaving.set()
-        for future in list(self._endless):
-            future.cancel()
+        for bell in list(self.bells):
+            bell.ring()
 
     def stop(self) -> None:
         """Let no call begin any more, and wake those that wait."""
-        self.leaving.set()
         self.stopping.set()
+        self.leave()
         for future in list(self._waiting):
             future.cancel()
 

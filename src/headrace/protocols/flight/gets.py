@@ -6,17 +6,18 @@ and nothing grows.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import contextvars
-from collections.abc import Callable, Generator
+import time
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from headrace.errors import Trimmed
-from headrace.protocols.flight.bridge import Bridge, translated
+from headrace.errors import Closed, Trimmed
+from headrace.hub.waiters import Bell
+from headrace.protocols.flight.bridge import CANCEL_POLL_S, CANCEL_POLL_S_MAX, Bridge, translated
 from headrace.protocols.flight.codec import AtTime, End, Range, ReadTicket, Start, ticket_ranges
 from headrace.protocols.flight.permit import Permit
 from headrace.protocols.flight.session import Reading, ReadSession
@@ -24,8 +25,6 @@ from headrace.protocols.flight.session import Reading, ReadSession
 if TYPE_CHECKING:
     from headrace.hub import Hub
 
-
-LOOK_AGAIN_S = 2.0
 
 _Closed = Callable[[], None]
 
@@ -76,7 +75,7 @@ class ReadStream:
         self._closed: _Closed | None = closed
         self._got_on = got_on
         self._records_out = hub.metrics.protocol.of("flight").records_out
-        self._batches = _Batches(hub, bridge, session, permit, context).read()
+        self._batches = _Batches(hub, bridge, session, permit, Caller(bridge, context)).read()
         # Flight calls in from threads that Python has never seen: what the call carries must be taken along.
         self._calling = contextvars.copy_context()
 
@@ -107,6 +106,25 @@ class ReadStream:
             self.close()
 
 
+class Caller:
+    """Whoever reads, and may have gone, which is looked at from time to time. Sending to somebody who has gone fails
+    anyway; this is for those to whom nothing is sent for long."""
+
+    def __init__(self, bridge: Bridge, context: flight.ServerCallContext) -> None:
+        self._bridge = bridge
+        self._context = context
+        self._looked_s = time.monotonic()
+
+    def check(self) -> None:
+        """Raise when there is no point in going on."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < CANCEL_POLL_S:
+            self._bridge.check_stopping()
+            return
+        self._looked_s = now_s
+        self._bridge.check(self._context)
+
+
 class _Batches(NamedTuple):
     """What one `do_get` reads."""
 
@@ -114,19 +132,24 @@ class _Batches(NamedTuple):
     bridge: Bridge
     session: ReadSession
     permit: Permit
-    context: flight.ServerCallContext
+    caller: Caller
 
     def read(self) -> Generator[pa.RecordBatch]:
-        session = self.session
-        while True:
-            for reading in session.readings:
-                while reading.position < reading.upto and not session.finished:
-                    yield from self._scan(reading)
-                if session.finished:
+        if not self.session.ticket.follow:
+            yield from self._all()
+            return
+        with self._listening() as bell:
+            while True:
+                yield from self._all()
+                if self.session.finished:
                     return
-            if not session.ticket.follow:
-                return
-            self.bridge.run(self._more(), self.context, is_endless=True)
+                self._wait(bell)
+
+    def _all(self) -> Generator[pa.RecordBatch]:
+        """What is there."""
+        for reading in self.session.readings:
+            while reading.position < reading.upto and not self.session.finished:
+                yield from self._scan(reading)
 
     def _scan(self, reading: Reading) -> Generator[pa.RecordBatch]:
         session = self.session
@@ -135,7 +158,7 @@ class _Batches(NamedTuple):
         try:
             for batch in batches:
                 for part in session.shape(reading, batch):
-                    self.bridge.check(self.context)
+                    self.caller.check()
                     self.permit.check()
                     yield part
                 if session.finished:
@@ -143,22 +166,34 @@ class _Batches(NamedTuple):
         except Trimmed as error:
             reading.trimmed(error, skip=session.ticket.on_trimmed == "skip")
 
-    async def _more(self) -> None:
-        """In the loop: return when one of the ranges has more to read; raise when none of it may be read any more."""
-        waiting = [reading for reading in self.session.readings if not reading.finished]
-        waits = [
-            asyncio.ensure_future(self.hub.wait(reading.stream, reading.position, reading.partition))
-            for reading in waiting
-        ]
-        waits.append(asyncio.ensure_future(self.permit.refused()))
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[Bell]:
+        """A bell that rings when it is worth looking again: there may be more to read, or nothing may be any more."""
+        bell = Bell()
+        self.permit.on_refused = bell.ring
+        self.bridge.bells.add(bell)
         try:
-            # The time limit is for a stream that is deleted meanwhile: nothing comes then, and `bounds` says so.
-            done, _ = await asyncio.wait(waits, timeout=LOOK_AGAIN_S, return_when=asyncio.FIRST_COMPLETED)
-            for finished in done:
-                finished.result()
+            with self.hub.new_records.listening(
+                {(each.stream, each.partition) for each in self.session.readings}, bell
+            ):
+                yield bell
         finally:
-            for each in waits:
-                each.cancel()
-        self.permit.check()
-        for reading in waiting:
-            reading.available = self.hub.bounds(reading.stream, reading.partition).next
+            self.bridge.bells.discard(bell)
+
+    def _wait(self, bell: Bell) -> None:
+        """Return when one of the ranges has more to read; raise when none of it may be read any more."""
+        waiting = [reading for reading in self.session.readings if not reading.finished]
+        poll_s = CANCEL_POLL_S
+        self.bridge.check_new()
+        while True:
+            self.caller.check()
+            if self.bridge.leaving.is_set():
+                raise Closed("the hub is stopping")
+            self.permit.check()
+            self.hub.check_open()
+            for reading in waiting:
+                reading.available = self.hub.bounds(reading.stream, reading.partition).next
+            if any(reading.position < reading.available for reading in waiting):
+                return
+            if not bell.wait(poll_s):
+                poll_s = min(poll_s * 1.5, CANCEL_POLL_S_MAX)

@@ -161,17 +161,19 @@ class StagingArea:
         if (request.query, request.batch) in self._storing:  # a chunk that comes late; its file is being read
             return request.offset + len(request.rows)
         path = self._path(request.query, request.batch, request.part, request.attempt)
-        await asyncio.to_thread(self._check_room, path, request.offset + len(request.rows))
+        size = await asyncio.to_thread(self._write, path, request.offset, request.rows)
         self._hub.metrics.spark.staged_bytes.inc(len(request.rows))
-        return await asyncio.to_thread(write_chunk, path, request.offset, request.rows)
+        return size
 
-    def _check_room(self, path: Path, size: int) -> None:
-        """Refuse a batch that outgrows the limits."""
+    def _write(self, path: Path, offset: int, rows: bytes) -> int:
+        """Write a chunk, unless its batch outgrows the limits with it."""
+        size = offset + len(rows)
         limits = self._hub.config.spark
         others = [file.stat().st_size for file in path.parent.glob("*.arrows") if file != path]
         _check_limit("parts of a Spark batch", len(others) + 1, limits.parts_max, "spark.parts_max")
         total = sum(others) + size
         _check_limit("bytes of a Spark batch", total, limits.batch_bytes_max, "spark.batch_bytes_max")
+        return write_chunk(path, offset, rows)
 
     async def commit(self, request: Commit) -> Committed:
         """Make a batch part of the log, once."""
@@ -276,7 +278,7 @@ class StagingArea:
         slices = iter([survey.first]) if survey.slices == 1 else self._slices(unfinished)
         appended = []
         for number in range(survey.slices):
-            groups = await asyncio.to_thread(next, slices)
+            groups = next(slices) if survey.slices == 1 else await asyncio.to_thread(next, slices)
             if number < unfinished.slices_done:
                 continue
             ops: list[Any] = [Append(stream, Batch.from_arrow(rows), partition) for stream, partition, rows in groups]

@@ -29,6 +29,7 @@ final class Frame {
   private static final StructField TYPE = SourceOptions.ALL_COLUMNS.apply("type");
   private static final Set<String> OF_BYTES = Set.of("type", "key", "payload");
   final int rows;
+  final long bytes;
   private final Object base;
   private final long body;
   private final Object keptAlive;
@@ -36,9 +37,10 @@ final class Frame {
   private final List<String> names;
   private final long indexes;
 
-  Frame(Object base, long body, Object keptAlive, RecordBatch batch, List<String> names) {
+  Frame(Object base, long body, long bytes, Object keptAlive, RecordBatch batch, List<String> names) {
     this.base = base;
     this.body = body;
+    this.bytes = bytes;
     this.keptAlive = keptAlive;
     this.batch = batch;
     this.names = names;
@@ -63,7 +65,7 @@ final class Frame {
       }
       RecordBatch batch = (RecordBatch) root.header(new RecordBatch());
       check(batch, names, message, at, size);
-      return new Frame(message, Platform.BYTE_ARRAY_OFFSET + at, message, batch, names);
+      return new Frame(message, Platform.BYTE_ARRAY_OFFSET + at, size, message, batch, names);
     } catch (IndexOutOfBoundsException | NegativeArraySizeException malformed) {
       throw new IOException("the hub sent a record batch that is malformed", malformed);
     }

@@ -8,6 +8,7 @@ import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 public final class Metrics {
   static final String MAPPED_RECORDS = "mappedRecords";
   static final String SENT_RECORDS = "sentRecords";
+  static final String BYTES = "recordBytes";
 
   private Metrics() {}
 
@@ -37,8 +38,21 @@ public final class Metrics {
     }
   }
 
+  /** The bytes of those records. Spark makes one by its name. */
+  public static final class RecordBytes extends CustomSumMetric {
+    @Override
+    public String name() {
+      return BYTES;
+    }
+
+    @Override
+    public String description() {
+      return "bytes of the records, all columns that are stored or were sent";
+    }
+  }
+
   static CustomMetric[] all() {
-    return new CustomMetric[] {new MappedRecords(), new SentRecords()};
+    return new CustomMetric[] {new MappedRecords(), new SentRecords(), new RecordBytes()};
   }
 
   static CustomTaskMetric value(String name, long value) {

@@ -37,6 +37,7 @@ final class PieceReader implements PartitionReader<ColumnarBatch> {
   private ColumnarBatch current;
   private long mappedRecords;
   private long sentRecords;
+  private long bytes;
 
   PieceReader(Wanted wanted, Piece piece) {
     this.wanted = wanted;
@@ -123,6 +124,7 @@ final class PieceReader implements PartitionReader<ColumnarBatch> {
     }
     position += end - start;
     mappedRecords += end - start;
+    bytes += frame.bytes * (end - start) / frame.rows;
     handOut(frame, start, end);
   }
 
@@ -162,6 +164,7 @@ final class PieceReader implements PartitionReader<ColumnarBatch> {
     }
     position = last + 1;
     sentRecords += frame.rows;
+    bytes += frame.bytes;
     handOut(frame, 0, frame.rows);
   }
 
@@ -203,7 +206,8 @@ final class PieceReader implements PartitionReader<ColumnarBatch> {
   @Override
   public CustomTaskMetric[] currentMetricsValues() {
     return new CustomTaskMetric[] {
-      Metrics.value(Metrics.MAPPED_RECORDS, mappedRecords), Metrics.value(Metrics.SENT_RECORDS, sentRecords)
+      Metrics.value(Metrics.MAPPED_RECORDS, mappedRecords), Metrics.value(Metrics.SENT_RECORDS, sentRecords),
+      Metrics.value(Metrics.BYTES, bytes)
     };
   }
 

@@ -103,7 +103,7 @@ final class Segment {
           || crc(batch, body, size) != (int) expected.crc()) {
         throw new IOException("the records fail their checksum");
       }
-      return new Frame(null, address + body, map, batch, Frame.COLUMNS);
+      return new Frame(null, address + body, size, map, batch, Frame.COLUMNS);
     } catch (IndexOutOfBoundsException | IllegalArgumentException | ArithmeticException malformed) {
       throw new IOException("the record batch is malformed", malformed);
     }

@@ -11,7 +11,9 @@ import java.security.NoSuchAlgorithmException;
 import java.util.Arrays;
 import java.util.Comparator;
 import java.util.HexFormat;
+import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Map;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.SparkSession;
@@ -23,6 +25,19 @@ import org.apache.spark.sql.connector.write.WriterCommitMessage;
  */
 final class StagedCommit {
   private static final long ABORT_WAIT_MS = 2_000;
+  private static final int RUNS_KEPT = 64;
+  /** What runs committed last: Spark makes a sink for each batch, and would have to read it from the checkpoint. */
+  private static final Map<String, Planned> LAST = new LinkedHashMap<>(RUNS_KEPT, 0.75f, true) {
+    private static final long serialVersionUID = 1;
+
+    @Override
+    protected boolean removeEldestEntry(Map.Entry<String, Planned> eldest) {
+      return size() > RUNS_KEPT;
+    }
+  };
+
+  /** What Spark planned for a batch: the offsets of its sources, a line each. */
+  private record Planned(long batch, String offsets) {}
 
   private StagedCommit() {}
 
@@ -34,8 +49,13 @@ final class StagedCommit {
       return;
     }
     // Without a checkpoint of its own a query never comes back: its run says enough.
-    String digest = planned == null ? "run:" + parts.get(0).run() : "offsets:" + sha256(planned).substring(0, 32);
-    commit(options, batch, parts, digest, planned == null ? List.of() : Ranges.of(planned, before(options, batch)));
+    String run = parts.get(0).run();
+    String digest = planned == null ? "run:" + run : "offsets:" + sha256(planned).substring(0, 32);
+    List<Ranges> sources = planned == null ? List.of() : Ranges.of(planned, before(options, run, batch));
+    commit(options, batch, parts, digest, sources);
+    synchronized (LAST) {
+      LAST.put(run, new Planned(batch, planned));
+    }
   }
 
   /** Commit a batch write without a name: nobody compares it with anything. */
@@ -82,7 +102,13 @@ final class StagedCommit {
   }
 
   /** The offsets of the batch before, empty for the first; null when Spark does not keep them any more. */
-  private static String before(SinkOptions options, long batch) throws IOException {
+  private static String before(SinkOptions options, String run, long batch) throws IOException {
+    synchronized (LAST) {
+      Planned last = LAST.get(run);
+      if (last != null && last.batch == batch - 1) {
+        return last.offsets;
+      }
+    }
     try {
       return batch == 0 ? "" : plannedOffsets(options.checkpoint(), batch - 1);
     } catch (FileNotFoundException gone) {

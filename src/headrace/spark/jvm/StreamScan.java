@@ -29,12 +29,16 @@ import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow
  */
 final class StreamScan
     implements MicroBatchStream, SupportsTriggerAvailableNow, SupportsRealTimeMode, ReportsSourceMetrics {
+  private static final long SEEN_NS = 1_000_000_000L;
+  private static final int LAGS_MAX = 100;
   private final SourceOptions options;
   private final Planner planner;
   private final Wanted wanted;
   private Position initial;
   private List<Hub.Stream> frozen;
   private List<Hub.Stream> seen;
+  private long seenNs;
+  private Position planned;
   private Position liveStart;
 
   StreamScan(SourceOptions options, Wanted wanted) {
@@ -96,6 +100,7 @@ final class StreamScan
   public Offset latestOffset(Offset start, ReadLimit limit) {
     return ask(() -> {
       seen = frozen == null ? planner.streams() : frozen;
+      seenNs = System.nanoTime();
       long recordsMax = limit instanceof ReadMaxRows max ? max.maxRows() : -1;
       Losses losses = new Losses();
       Position from = Position.parse(start.json());
@@ -105,18 +110,24 @@ final class StreamScan
       if (waits && end.since(from).stream().mapToLong(Range::count).sum() < ((ReadMinRows) limit).minRows()) {
         return from;
       }
+      planned = end;
       return end;
     });
   }
 
   @Override
   public Offset reportLatestOffset() {
-    // Spark asks right after `latestOffset`; what that saw is new enough to show the lag.
-    List<Hub.Stream> streams = seen == null ? ask(planner::streams) : seen;
-    seen = null;
     Map<String, Position.OfStream> at = new LinkedHashMap<>();
-    streams.forEach(stream -> at.put(stream.name(), new Position.OfStream(stream.id(), stream.next(), stream.next())));
+    for (Hub.Stream stream : lastSeen()) {
+      at.put(stream.name(), new Position.OfStream(stream.id(), stream.next(), stream.next()));
+    }
     return Position.of(at, options);
+  }
+
+  /** What `latestOffset` saw a moment ago: new enough to show a lag, and a call less. */
+  private List<Hub.Stream> lastSeen() {
+    boolean isNew = seen != null && System.nanoTime() - seenNs < SEEN_NS;
+    return frozen != null ? frozen : isNew ? seen : ask(planner::streams);
   }
 
   @Override
@@ -129,7 +140,9 @@ final class StreamScan
     return ask(() -> {
       List<Range> ranges = Position.parse(end.json()).since(Position.parse(start.json()));
       Losses losses = new Losses();
-      List<Range> kept = losses.clip(ranges, options.hub().describe(options.streams()));
+      // For the batch that was planned a moment ago. What is trimmed from now on, the tasks will miss and name.
+      boolean isSeen = planned != null && seen != null && planned.json().equals(end.json());
+      List<Range> kept = losses.clip(ranges, isSeen ? seen : options.hub().describe(options.streams()));
       losses.complain(options.failOnDataLoss());
       return planner.pieces(kept);
     });
@@ -205,24 +218,30 @@ final class StreamScan
     }
   }
 
-  /** How many records the hub has that are not read yet. */
+  /** How many records the hub has that are not read yet: in all, and of each partition where they are not too many. */
   @Override
   public Map<String, String> metrics(Optional<Offset> latestConsumed) {
     if (latestConsumed.isEmpty()) {
       return Map.of();
     }
     return ask(() -> {
-      long behind = 0;
+      long all = 0;
+      Map<String, String> lags = new LinkedHashMap<>();
       Position at = Position.parse(latestConsumed.get().json());
-      for (Hub.Stream stream : frozen == null ? planner.streams() : frozen) {
+      for (Hub.Stream stream : lastSeen()) {
         Position.OfStream known = at.streams().get(stream.name());
         for (int partition = 0; partition < stream.partitions(); partition++) {
           boolean isKnown = known != null && partition < known.next().length;
           long from = isKnown ? known.next()[partition] : stream.first()[partition];
-          behind += Math.max(0, stream.next()[partition] - from);
+          long behind = Math.max(0, stream.next()[partition] - from);
+          all += behind;
+          if (lags.size() < LAGS_MAX) {
+            lags.put("recordsBehind " + stream.name() + "/" + partition, Long.toString(behind));
+          }
         }
       }
-      return Map.of("recordsBehind", Long.toString(behind));
+      lags.put("recordsBehind", Long.toString(all));
+      return lags;
     });
   }
 

@@ -29,6 +29,7 @@ from headrace.spark.engine import Engine, engine_settings
 from headrace.spark.errors import PipelineError
 from headrace.spark.hub_client import Access, HubPort
 from headrace.spark.java import find_java
+from headrace.spark.pipelines import own_port
 from headrace.spark.pipelines.report import Report
 from headrace.spark.spark_session import DEFAULTS, LOG_SETTINGS
 from headrace.units import parse_seconds
@@ -143,9 +144,11 @@ def settings_for(spec: Path, engine: Engine, access: Access, given: Mapping[str,
 
 
 def command_of(spec: Path, arguments: list[str]) -> list[str]:
-    """Spark's own program. It speaks Spark Connect: `--remote` is for masters, too, and `spark.master` is refused."""
-    program = Path(pyspark.__file__).parent / "bin" / "spark-pipelines"
-    return [str(program), *arguments, "--spec", str(spec.resolve())]
+    """Spark's own program, as its `bin/spark-pipelines` starts it, on a port of its own. It speaks Spark Connect:
+    `--remote` is for masters, too, and `spark.master` is refused."""
+    program = Path(pyspark.__file__).parent / "bin" / "spark-class"
+    main = "org.apache.spark.deploy.SparkPipelines"
+    return [str(program), main, own_port.__file__, *arguments, "--spec", str(spec.resolve())]
 
 
 def write_settings(spec: Path, settings: Mapping[str, str]) -> Path:

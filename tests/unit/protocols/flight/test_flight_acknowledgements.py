@@ -35,6 +35,7 @@ def test_what_is_durable_is_folded_and_the_rest_stays():
     folded = settling.get()
     assert (folded.number, folded.batches, folded.index_next) == (1, 2, 23)
     assert folded.settled.result() == Appended(10, 5, False)
+    waiting.set_result(Appended(30, 1, False))
     assert settling.get().settled is waiting
 
 
@@ -63,8 +64,18 @@ def test_get_waits():
     settling.put(5, durable(1))
     waiting.join(60)
     assert found[0].number == 5
-    ending = threading.Thread(target=lambda: found.append(settling.get()))
-    ending.start()
+    later: concurrent.futures.Future = concurrent.futures.Future()
+    waiting = threading.Thread(target=lambda: found.append(settling.get()))
+    settling.put(6, later)
+    settling.put(7, durable(3))
     settling.close()
+    waiting.start()
+    later.set_result(Appended(2, 1, False))
+    waiting.join(60)
+    assert (found[1].number, settling.get().number) == (6, 7)
+    ended = Settling(1)
+    ending = threading.Thread(target=lambda: found.append(ended.get()))
+    ending.start()
+    ended.close()
     ending.join(60)
-    assert found[1] is None
+    assert found[2] is None

@@ -7,7 +7,9 @@ import pyarrow.flight as flight
 import pytest
 from support.until import until
 
+from headrace.errors import Closed
 from headrace.protocols.flight.bridge import Bridge
+from headrace.protocols.flight.gets import Caller
 
 
 class Leaving:
@@ -69,3 +71,27 @@ async def test_what_is_opened_for_a_client_that_waits_is_its_own():
 
     assert await asyncio.to_thread(Bridge(asyncio.get_running_loop()).open, begin, Waiting(), closed.append) == "place"
     assert closed == []
+
+
+async def test_whether_a_reader_has_gone_is_not_looked_at_for_each_batch(monkeypatch):
+    """gRPC may have to wait to answer, and all of Python waits with it."""
+    looks = []
+
+    class Gone:
+        def is_cancelled(self):
+            looks.append(None)
+            return True
+
+    bridge = Bridge(asyncio.get_running_loop())
+    monkeypatch.setattr("headrace.protocols.flight.gets.CANCEL_POLL_S", 3600.0)
+    caller = Caller(bridge, Gone())
+    for _ in range(100):
+        caller.check()
+    assert not looks
+    monkeypatch.setattr("headrace.protocols.flight.gets.CANCEL_POLL_S", 0.0)
+    with pytest.raises(flight.FlightCancelledError):
+        caller.check()
+    bridge.stop()
+    with pytest.raises(Closed):
+        Caller(bridge, Gone()).check()
+    assert len(looks) == 1

@@ -137,8 +137,7 @@ def test_follow_while_many_append_sees_every_record_once_and_in_order(served, or
     assert indexes == list(range(total))
 
 
-def test_a_follower_of_a_stream_that_is_deleted_is_told(served, orders, monkeypatch):
-    monkeypatch.setattr("headrace.protocols.flight.gets.LOOK_AGAIN_S", 0.05)
+def test_a_follower_of_a_stream_that_is_deleted_is_told(served, orders):
     reader = get(orders, stream="orders", follow=True)
     wait_until(lambda: served.hub.sessions.list("flight"), "the reader is open")
     served.run(served.hub.delete_stream("orders"))
