@@ -1,5 +1,6 @@
-"""kill -9, again and again, of a hub, the programs of two immortals and their standbys, while calls, timers, effects
-with retries, sagas, tokens, keyed instances and upgrades are under way; then a judge looks at it from outside.
+"""kill -9, again and again, of a hub, the programs of three immortals and their standbys, while calls, timers, effects
+with retries, sagas, tokens, keyed instances, upgrades by the hub and programs with another schema are under way; then a
+judge looks at it from outside.
 
     PYTHONPATH=src:tests python tests/faults/immortal_kills.py [--kills 2000] [--minutes 600] [--seed 1]
 
@@ -33,7 +34,7 @@ import headrace
 from headrace.errors import HeadraceError, MethodRaised
 
 CALLERS = 8
-VICTIMS = {"hub": 20, "shop": 40, "carts": 30, "all programs": 5, "everything": 5}
+VICTIMS = {"hub": 20, "shop": 30, "carts": 20, "till": 20, "all programs": 5, "everything": 5}
 """Who is killed, and how often of a hundred times. One of an immortal's two programs, whichever."""
 SETTINGS = (
     "log.journal_file_bytes=262144",
@@ -62,8 +63,10 @@ class Fire:
         self.folder = folder
         self.say = say
         self.random = random.Random(seed)
+        self.random_pause = random.Random(seed)
         self.hub = ForkedHub(folder, *SETTINGS, only=("flight",))
-        self.programs: dict[str, list[Program]] = {"shop": [], "carts": []}
+        self.programs: dict[str, list[Program]] = {"shop": [], "carts": [], "till": []}
+        self.upgrades = 0
         self.answers: dict[int, str] = {}
         self.wrong: list[str] = []
         self.kills: Counter[str] = Counter()
@@ -145,6 +148,27 @@ class Fire:
                             shop.fulfil(token, "told")
                 time.sleep(0.05)
 
+    def _upgrade(self) -> None:
+        """Have the till upgraded as soon as the upgrade before is done."""
+        with headrace.connect(self.address) as client:
+            till = client.immortal("till")
+            while not self._over.is_set():
+                time.sleep(self.random_pause.uniform(0, 1))
+                with contextlib.suppress(HeadraceError):
+                    if till.upgrades() == self.upgrades:
+                        self._ask_for_upgrade(client)
+
+    def _ask_for_upgrade(self, client: headrace.Client) -> None:
+        """A hub that dies meanwhile may have begun it or not: it is asked again for the same one."""
+        self.upgrades += 1
+        while True:
+            with contextlib.suppress(HeadraceError):
+                client.call(
+                    "immortal.register", {"name": "till", "options": OPTIONS | {"upgrade_version": self.upgrades}}
+                )
+                return
+            time.sleep(0.05)
+
     # --- the whole ----------------------------------------------------------------------------------------------
 
     def run(self, kills: int, minutes: float) -> list[str]:
@@ -157,7 +181,7 @@ class Fire:
                     client.call("immortal.register", {"name": name, "options": OPTIONS})
             self.programs = {name: [self._start(name), self._start(name)] for name in self.programs}
             threads = [threading.Thread(target=self._order, daemon=True) for _ in range(CALLERS)]
-            threads.append(threading.Thread(target=self._fulfil, daemon=True))
+            threads += [threading.Thread(target=each, daemon=True) for each in (self._fulfil, self._upgrade)]
             for thread in threads:
                 thread.start()
             for count in range(1, kills + 1):
@@ -208,6 +232,13 @@ class Fire:
             expect("reminders", sorted(books["reminded"]), good)
             expect("refunds", sorted(books["refunded"]), sorted(set(every) - set(good)))
             expect("too early", shop.too_early(), [])
+            till = client.immortal("till")
+            wait_until(lambda: till.upgrades() >= self.upgrades, "the last upgrade is done", DEADLINE_S)
+            wait_until(lambda: len(till.entries()["ticked"]) >= len(good), "all timers of the till fired", DEADLINE_S)
+            entries = till.entries()
+            expect("upgrades", [till.upgrades()], [self.upgrades])
+            expect("in the till", sorted(entries["entered"]), good)
+            expect("timers of the till", sorted(entries["ticked"]), good)
             carts = [client.immortal("carts", key=f"customer-{each}").content() for each in range(CARTS)]
             for number in every[:: max(1, len(every) // 50)]:
                 expect(f"order {number} asked again", [self._answer(shop, number)], [self.answers[number]])
@@ -256,7 +287,7 @@ def main() -> None:
         tracebacks = sum(path.read_text(errors="replace").count("Traceback") for path in folder.glob("*.log"))
     kinds = ", ".join(f"{count} of {victim}" for victim, count in fire.kills.items())
     print(f"{fire.kills.total()} kills ({kinds}) in {time.monotonic() - began:.0f} s; {len(fire.answers)} orders")
-    print(f"programs started per version {dict(fire.versions)}; tracebacks {tracebacks}")
+    print(f"{fire.upgrades} upgrades; programs started per version {dict(fire.versions)}; tracebacks {tracebacks}")
     for each in wrong[:50]:
         print("WRONG", each)
     print("BAD" if wrong else "GOOD")

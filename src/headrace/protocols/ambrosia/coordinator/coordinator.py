@@ -64,6 +64,7 @@ class Coordinator:
         self.instances: dict[str, Instance] = {}
         self.ports: dict[str, PortPair] = {}
         self.debugging: dict[str, list[DebugSession]] = {}
+        self.importing: set[str] = set()
         self.metrics = hub.metrics.section(AmbrosiaMetrics)
         self._tasks: set[asyncio.Task[None]] = set()
         self._failing = False
@@ -171,6 +172,8 @@ class Coordinator:
     async def register(self, name: str, section: ImmortalSection) -> Registration:
         """Register an immortal, or change the options of one. Its committer id stays what it was."""
         instance = self.instances.get(name)
+        if name in self.importing:
+            raise Busy(f"immortal {name!r} is being imported")
         if instance is None or instance.registration is None:
             check_name(name, self.settings.name_bytes_max)
         registration = _registration(name, section, instance)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
+from itertools import compress
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -14,19 +17,21 @@ import pyarrow as pa
 from headrace.errors import HeadraceError, LogFailed, UnknownStream
 from headrace.hub import Hub
 from headrace.log.batch import Batch
-from headrace.log.ops import Append, CheckpointInfo, Delete, SaveCursor, SetProducer
+from headrace.log.ops import Append, CheckpointInfo, Delete, Op, SaveCursor, SetProducer
 from headrace.protocols.ambrosia.call_reader import Calls, label_of_call
 from headrace.protocols.ambrosia.codec import Call, RpcType, Type, encode, frame
 from headrace.protocols.ambrosia.coordinator.call_queue import CallQueue, LoggedRecord
 from headrace.protocols.ambrosia.coordinator.inbox import Inbox
 from headrace.protocols.ambrosia.coordinator.store import (
     CURSOR,
+    IMPULSE_PREFIX,
     INITIAL_LABEL,
     INITIAL_TABLE,
     SEQUENCE_PRODUCER,
     Registration,
     Store,
     StreamNames,
+    producer_of,
 )
 from headrace.protocols.ambrosia.lineage import Lineage
 from headrace.protocols.ambrosia.settings import Ambrosia
@@ -151,24 +156,55 @@ class Instance:
         pending = self.names.pending
         bounds = self.hub.bounds(pending)
         position = max(bounds.first, self.hub.cursor(CURSOR, pending) or 0)
+        known = await self._known_pending()
         while position < bounds.next:
             batch = await self.hub.read(pending, position, limit=MOVE_COUNT_MAX, max_bytes=MOVE_BYTES_MAX)
+            position += len(batch)
+            batch = _without_known(batch, known)
             count = len(batch)
             sequence = self.queue.next_sequence
             ids = pa.array(np.full(count, sequence, np.int64))
             moved = pa.RecordBatch.from_pydict(
                 {name: batch.column(name) for name in ("payload", "type", "key")} | {"id": ids}
             )
-            position += count
+            new: list[Op] = [Append(self.names.log, Batch.from_arrow(moved))] if count else []
+            sequence += bool(count)
             await self.hub.transact(
                 [
-                    Append(self.names.log, Batch.from_arrow(moved)),
-                    SetProducer(self.names.log, SEQUENCE_PRODUCER, sequence + 1),
+                    *new,
+                    SetProducer(self.names.log, SEQUENCE_PRODUCER, sequence),
                     SaveCursor(CURSOR, pending, position),
                 ]
             )
-            self.queue.next_sequence = sequence + 1
+            self.queue.next_sequence = sequence
         await self.hub.trim(pending, position)
+
+    async def _known_pending(self) -> dict[str, int]:
+        """How many of the calls of each sender that wait in `pending` an import has brought into the log already."""
+        logged = self.hub.producers(self.names.log)
+        if not any(producer.startswith(producer_of("", True)) for producer in logged):
+            return {}
+        first_pending = await self.first_pending()
+        return {sender: logged.get(producer_of(sender, True), 0) - first + 1 for sender, first in first_pending.items()}
+
+    async def first_pending(self) -> dict[str, int]:
+        """The number of the first call of each sender that waits in `pending`: the last has what its counter says."""
+        pending = self.names.pending
+        bounds = self.hub.bounds(pending)
+        start = max(bounds.first, self.hub.cursor(CURSOR, pending) or 0)
+        waiting = await asyncio.to_thread(self._count_pending, start, bounds.next)
+        counters = self.hub.producers(pending)
+        return {sender: counters.get(producer_of(sender, True), count) - count + 1 for sender, count in waiting.items()}
+
+    def _count_pending(self, start: int, end: int) -> Counter[str]:
+        """By sender. Blocks on the disk."""
+        counts: Counter[str] = Counter()
+        for batch in self.hub.scan(self.names.pending, start, end, columns=["type", "key"]):
+            numbered = [_is_numbered(label) for label in batch.column("type").to_pylist()]
+            counts.update(
+                key.decode() for key in compress(batch.column("key").to_pylist(), numbered) if key is not None
+            )
+        return counts
 
     async def close(self) -> None:
         """Stop following the inbox; links are closed by whoever closes this."""
@@ -348,6 +384,31 @@ class Instance:
         needed = [info.position for info in stored[-kept:]]
         needed += [cursor.index for cursor in self.hub.cursors(stream=self.names.log)]
         await self.hub.trim(self.names.log, min(needed))
+
+
+def checkpoint_meta(sent: dict[str, int], version: int, sequence: int | None) -> dict[str, str]:
+    """What is noted with a checkpoint: what the binding had said to whom, the version of its code, and the sequence id
+    of the next record."""
+    meta = {"sent": json.dumps(sent), "version": str(version)}
+    return meta if sequence is None else meta | {"sequence": str(sequence)}
+
+
+def _is_numbered(label: str | None) -> bool:
+    """Whether a call of a sender counts: impulses are not said again."""
+    return label is not None and label != INITIAL_LABEL and not label.startswith(IMPULSE_PREFIX)
+
+
+def _without_known(batch: pa.RecordBatch, known: dict[str, int]) -> pa.RecordBatch:
+    """A batch of `pending` without the calls of each sender that the log has already; `known` says how many more."""
+    if all(count <= 0 for count in known.values()):
+        return batch
+    keep = []
+    for label, key in zip(batch.column("type").to_pylist(), batch.column("key").to_pylist(), strict=True):
+        sender = "" if key is None else key.decode()
+        is_known = _is_numbered(label) and known.get(sender, 0) > 0
+        known[sender] = known.get(sender, 0) - is_known
+        keep.append(not is_known)
+    return batch.filter(pa.array(keep, pa.bool_()))
 
 
 def state_version(info: CheckpointInfo) -> int:

@@ -14,7 +14,7 @@ from headrace.log.ops import CheckpointInfo
 from headrace.protocols.ambrosia.call_reader import Calls, Event, Malformed, MessageReader
 from headrace.protocols.ambrosia.codec import AttachTo, Blob, Checkpoint, InitialMessage, Signal, Type
 from headrace.protocols.ambrosia.coordinator.checkpoint_upload import CheckpointUpload
-from headrace.protocols.ambrosia.coordinator.instance import Instance
+from headrace.protocols.ambrosia.coordinator.instance import Instance, checkpoint_meta
 from headrace.protocols.ambrosia.coordinator.outside import OUTSIDE
 from headrace.protocols.ambrosia.coordinator.record_feed import RecordFeed
 from headrace.protocols.ambrosia.coordinator.repeats import Repeats
@@ -399,10 +399,7 @@ class Link:
         position, sequence = self._asked_at
         upgraded = self.session.state is State.UPGRADE_STORING
         version = self.registration.upgrade_version if upgraded else self.registration.version
-        meta = {"sent": json.dumps(upload.sent), "version": str(version)}
-        if sequence is not None:
-            meta["sequence"] = str(sequence)
-        info = await upload.commit(position, meta)
+        info = await upload.commit(position, checkpoint_meta(upload.sent, version, sequence))
         self._upload = None
         self.counts["checkpoints"] += 1
         self.coordinator.metrics.checkpoints.inc()
