@@ -1,4 +1,4 @@
-"""kill -9, again and again, of a hub, the programs of three immortals and their standbys, while calls, timers, effects
+"""kill -9, again and again, of a hub, the programs of three immortals, their standbys and their checkpointers, while calls, timers, effects
 with retries, sagas, tokens, keyed instances, upgrades by the hub and programs with another schema are under way; then a
 judge looks at it from outside.
 
@@ -35,7 +35,9 @@ from headrace.errors import HeadraceError, MethodRaised
 
 CALLERS = 8
 VICTIMS = {"hub": 20, "shop": 30, "carts": 20, "till": 20, "all programs": 5, "everything": 5}
-"""Who is killed, and how often of a hundred times. One of an immortal's two programs, whichever."""
+"""Who is killed, and how often of a hundred times. One of an immortal's three programs, whichever."""
+PROGRAMS, CHECKPOINTER = 3, 2
+"""Two that serve or stand by, and one that takes the checkpoints."""
 SETTINGS = (
     "log.journal_file_bytes=262144",
     "log.journal_bytes_max=1048576",
@@ -47,13 +49,13 @@ DEADLINE_S = 300.0
 Program = Any
 
 
-def _be(hub: str, name: str, version: int, folder: str) -> None:
+def _be(hub: str, name: str, version: int, folder: str, checkpointer: bool) -> None:
     """In the forked process."""
     os.environ["EFFECTS"] = f"{folder}/effects"
     descriptor = os.open(f"{folder}/{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for standard in (1, 2):
         os.dup2(descriptor, standard)
-    immortal_shop.main(hub, name, version)
+    immortal_shop.main(hub, name, version, checkpointer)
 
 
 class Fire:
@@ -67,6 +69,7 @@ class Fire:
         self.hub = ForkedHub(folder, *SETTINGS, only=("flight",))
         self.programs: dict[str, list[Program]] = {"shop": [], "carts": [], "till": []}
         self.upgrades = 0
+        self.checkpoints: dict[str, int] = {}
         self.answers: dict[int, str] = {}
         self.wrong: list[str] = []
         self.kills: Counter[str] = Counter()
@@ -77,12 +80,14 @@ class Fire:
 
     # --- programs -----------------------------------------------------------------------------------------------
 
-    def _start(self, name: str) -> Program:
+    def _start(self, name: str, place: int) -> Program:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([*PRELOADED, "faults.immortal_shop"])
         version = self.random.choice((1, 2)) if name == "shop" else 1
         self.versions[version] += name == "shop"
-        process = context.Process(target=_be, args=(self.address, name, version, str(self.folder)))
+        process = context.Process(
+            target=_be, args=(self.address, name, version, str(self.folder), place == CHECKPOINTER)
+        )
         process.start()
         return process
 
@@ -97,7 +102,7 @@ class Fire:
                 self.wrong.append(f"a program of {name} ended by itself with {code}: see {name}.log")
             programs[place].kill()
             programs[place].join()
-            programs[place] = self._start(name)
+            programs[place] = self._start(name, place)
 
     def kill_one(self) -> None:
         """One kill, and a start behind it."""
@@ -179,7 +184,7 @@ class Fire:
             with headrace.connect(self.address) as client:
                 for name in self.programs:
                     client.call("immortal.register", {"name": name, "options": OPTIONS})
-            self.programs = {name: [self._start(name), self._start(name)] for name in self.programs}
+            self.programs = {name: [self._start(name, place) for place in range(PROGRAMS)] for name in self.programs}
             threads = [threading.Thread(target=self._order, daemon=True) for _ in range(CALLERS)]
             threads += [threading.Thread(target=each, daemon=True) for each in (self._fulfil, self._upgrade)]
             for thread in threads:
@@ -227,6 +232,7 @@ class Fire:
         with headrace.connect(self.address) as client:
             shop = client.immortal("shop")
             wait_until(lambda: shop.counts()["reminded"] >= len(good), "all reminders came", DEADLINE_S)
+            self.checkpoints = {name: self._checkpoints(client, name) for name in self.programs}
             books, paid = shop.books(), {int(number): receipt for number, receipt in shop.paid().items()}
             expect("orders", sorted(books["orders"]), every)
             expect("reminders", sorted(books["reminded"]), good)
@@ -255,6 +261,13 @@ class Fire:
             if not right:
                 wrong.append(f"order {number} was answered {self.answers[number]!r}, and {receipt!r} was paid")
         return wrong + self._judge_effects(every, paid)
+
+    @staticmethod
+    def _checkpoints(client: headrace.Client, name: str) -> int:
+        """How many the checkpointer that is linked now has taken."""
+        sessions = client.call("session.list", {})
+        found = [each["details"] for each in sessions if each["details"].get("immortal") == name]
+        return max((each["checkpoints"] for each in found if each["state"].startswith("following")), default=0)
 
     def _judge_effects(self, every: list[int], paid: dict[int, str]) -> list[str]:
         """What was done outside: at least once, and what was logged is one of it."""
@@ -287,6 +300,7 @@ def main() -> None:
         tracebacks = sum(path.read_text(errors="replace").count("Traceback") for path in folder.glob("*.log"))
     kinds = ", ".join(f"{count} of {victim}" for victim, count in fire.kills.items())
     print(f"{fire.kills.total()} kills ({kinds}) in {time.monotonic() - began:.0f} s; {len(fire.answers)} orders")
+    print(f"checkpoints of the last checkpointers {fire.checkpoints}")
     print(f"{fire.upgrades} upgrades; programs started per version {dict(fire.versions)}; tracebacks {tracebacks}")
     for each in wrong[:50]:
         print("WRONG", each)

@@ -194,8 +194,14 @@ class SecondTill(_Till):
         return self._next(FirstTill())
 
 
-def main(hub: str, name: str, version: int = 1) -> None:
-    run({"shop": (FirstShop, SecondShop)[version - 1], "carts": Cart, "till": FirstTill}[name], name, hub, quiet=True)
+def main(hub: str, name: str, version: int = 1, checkpointer: bool = False) -> None:
+    run(
+        {"shop": (FirstShop, SecondShop)[version - 1], "carts": Cart, "till": FirstTill}[name],
+        name,
+        hub,
+        quiet=True,
+        checkpointer=checkpointer,
+    )
 
 
 if __name__ == "__main__":

@@ -69,6 +69,10 @@ class Instance:
         )
         self.primary: Link | None = None
         self.standbys: list[Link] = []
+        self.checkpointer: Link | None = None
+        """A binding that follows and takes the checkpoints."""
+        self.storing = asyncio.Lock()
+        """While a checkpoint is made to count, and what it replaces is removed."""
         self.last_error: str | None = None
         self.absent_bytes = 0
         self._on_failed = on_failed
@@ -142,7 +146,6 @@ class Instance:
             self.queue.next_sequence = 1
         await self._move_pending()
         self.registration.started = True
-        self.registration.version = self.registration.upgrade_version  # what starts anew has nothing to upgrade
         await self.store.save(self.registration)
         self._begin()
 
@@ -167,7 +170,9 @@ class Instance:
             moved = pa.RecordBatch.from_pydict(
                 {name: batch.column(name) for name in ("payload", "type", "key")} | {"id": ids}
             )
-            new: list[Op] = [Append(self.names.log, Batch.from_arrow(moved))] if count else []
+            new: list[Op] = []
+            if count:
+                new = [*self.queue.time_now(sequence), Append(self.names.log, Batch.from_arrow(moved))]
             sequence += bool(count)
             await self.hub.transact(
                 [
@@ -217,12 +222,26 @@ class Instance:
 
     def links(self) -> list[Link]:
         """All bindings that are linked now."""
-        return [link for link in (self.primary, *self.standbys) if link is not None]
+        return [link for link in (self.primary, *self.standbys, self.checkpointer) if link is not None]
 
     @property
     def has_standbys_of_ours(self) -> bool:
         """Whether several programs of `headrace.immortals` may be linked at a time."""
         return self.registration is not None and self.registration.clock and self.registration.standby
+
+    def may_follow(self, takes_checkpoints: bool) -> bool:
+        """Whether another binding may follow the log: never while an upgrade is to come, which it would miss."""
+        registration = self.registration
+        if registration is None or registration.upgrade_version > registration.version:
+            return False
+        return self.checkpointer is None if takes_checkpoints else registration.standby
+
+    def follows(self, link: Link, takes_checkpoints: bool) -> None:
+        """A binding follows from now on."""
+        if takes_checkpoints:
+            self.checkpointer = link
+        else:
+            self.standbys.append(link)
 
     def delivers(self, link: Link) -> None:
         """A binding is, or becomes again, one that processes messages as they come."""
@@ -262,6 +281,8 @@ class Instance:
         """A binding is gone. A standby takes over; otherwise the immortal waits for the next binding."""
         if link in self.standbys:
             self.standbys.remove(link)
+        if link is self.checkpointer:
+            self.checkpointer = None
         if link is self.primary:
             self._running.clear()
             self.primary = self.standbys.pop(0) if self.standbys else None
@@ -281,8 +302,9 @@ class Instance:
             self.absent_bytes += sum(len(record.payload) for record in records)
         else:
             self.primary.feed.offer(records)
-        for link in self.standbys:
-            link.feed.offer(records)
+        for link in (*self.standbys, self.checkpointer):
+            if link is not None:
+                link.feed.offer(records)
 
     def _failed(self, error: BaseException) -> None:
         self._on_failed(f"the log did not take calls for {self.name}: {error}", error)
