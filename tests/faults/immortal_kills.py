@@ -1,6 +1,6 @@
-"""kill -9, again and again, of a hub, the programs of three immortals, their standbys and their checkpointers, while calls, timers, effects
-with retries, sagas, tokens, keyed instances, upgrades by the hub and programs with another schema are under way; then a
-judge looks at it from outside.
+"""kill -9, again and again, of a hub, the programs of three immortals, their standbys and their checkpointers, while
+calls, timers, effects with retries, sagas, tokens, keyed instances, upgrades by the hub and programs with another
+schema are under way; then a judge looks at it from outside.
 
     PYTHONPATH=src:tests python tests/faults/immortal_kills.py [--kills 2000] [--minutes 600] [--seed 1]
 
@@ -69,7 +69,8 @@ class Fire:
         self.hub = ForkedHub(folder, *SETTINGS, only=("flight",))
         self.programs: dict[str, list[Program]] = {"shop": [], "carts": [], "till": []}
         self.upgrades = 0
-        self.checkpoints: dict[str, int] = {}
+        self.checkpoints: dict[tuple[int, int], int] = {}
+        """Seen of each checkpointer, by its session's number and time."""
         self.answers: dict[int, str] = {}
         self.wrong: list[str] = []
         self.kills: Counter[str] = Counter()
@@ -160,6 +161,7 @@ class Fire:
             while not self._over.is_set():
                 time.sleep(self.random_pause.uniform(0, 1))
                 with contextlib.suppress(HeadraceError):
+                    self._look_at_checkpointers(client)
                     if till.upgrades() == self.upgrades:
                         self._ask_for_upgrade(client)
 
@@ -232,7 +234,8 @@ class Fire:
         with headrace.connect(self.address) as client:
             shop = client.immortal("shop")
             wait_until(lambda: shop.counts()["reminded"] >= len(good), "all reminders came", DEADLINE_S)
-            self.checkpoints = {name: self._checkpoints(client, name) for name in self.programs}
+            for name in self.programs:
+                self._checkpoint(client, name)
             books, paid = shop.books(), {int(number): receipt for number, receipt in shop.paid().items()}
             expect("orders", sorted(books["orders"]), every)
             expect("reminders", sorted(books["reminded"]), good)
@@ -262,12 +265,22 @@ class Fire:
                 wrong.append(f"order {number} was answered {self.answers[number]!r}, and {receipt!r} was paid")
         return wrong + self._judge_effects(every, paid)
 
-    @staticmethod
-    def _checkpoints(client: headrace.Client, name: str) -> int:
-        """How many the checkpointer that is linked now has taken."""
-        sessions = client.call("session.list", {})
-        found = [each["details"] for each in sessions if each["details"].get("immortal") == name]
-        return max((each["checkpoints"] for each in found if each["state"].startswith("following")), default=0)
+    def _checkpoint(self, client: headrace.Client, name: str) -> None:
+        """After all that, its checkpointer takes one."""
+
+        def is_taken() -> bool:
+            before = sum(self.checkpoints.values())
+            with contextlib.suppress(HeadraceError):
+                client.call("immortal.checkpoint", {"name": name})
+            self._look_at_checkpointers(client)
+            return sum(self.checkpoints.values()) > before
+
+        wait_until(is_taken, f"the checkpointer of {name} takes a checkpoint", DEADLINE_S)
+
+    def _look_at_checkpointers(self, client: headrace.Client) -> None:
+        for session in client.call("session.list", {}):
+            if str(session["details"].get("state")).startswith("following"):
+                self.checkpoints[session["id"], session["opened_us"]] = session["details"]["checkpoints"]
 
     def _judge_effects(self, every: list[int], paid: dict[int, str]) -> list[str]:
         """What was done outside: at least once, and what was logged is one of it."""
@@ -300,7 +313,7 @@ def main() -> None:
         tracebacks = sum(path.read_text(errors="replace").count("Traceback") for path in folder.glob("*.log"))
     kinds = ", ".join(f"{count} of {victim}" for victim, count in fire.kills.items())
     print(f"{fire.kills.total()} kills ({kinds}) in {time.monotonic() - began:.0f} s; {len(fire.answers)} orders")
-    print(f"checkpoints of the last checkpointers {fire.checkpoints}")
+    print(f"{sum(fire.checkpoints.values())} checkpoints were seen of {len(fire.checkpoints)} checkpointers")
     print(f"{fire.upgrades} upgrades; programs started per version {dict(fire.versions)}; tracebacks {tracebacks}")
     for each in wrong[:50]:
         print("WRONG", each)
