@@ -44,7 +44,7 @@ SETTINGS = (
     "log.segment_bytes=131072",
     "log.maintenance_interval_s=0.5",
 )
-OPTIONS = {"clock": True, "standby": True, "delivery": "counted", "checkpoint_log_bytes": 32 << 10}
+OPTIONS = {"clock": True, "standby": True, "delivery": "counted", "checkpoint_log_bytes": 4 << 10}
 DEADLINE_S = 300.0
 Program = Any
 
