@@ -181,6 +181,8 @@ class Coordinator:
         if instance is None or instance.registration is None:
             check_name(name, self.settings.name_bytes_max)
         registration = _registration(name, section, instance)
+        if instance is not None and instance.registration == registration and name in self.ports:
+            return registration  # nothing changes: a binding that is quicker than its coordinator's command stays
         is_new = instance is None
         if instance is None:  # nothing is noted before it is sure that it can be served: every start would fail on it
             instance = await self._open_instance(name, None)
