@@ -213,6 +213,8 @@ def measure_calls(directory: Path, count: int) -> Rates:
                     }
                     for way, (rate, median_ms) in found_rates.items():
                         print(f"{way:>9} from {clients:>2} clients: {rate:>8,.0f}/s, median {median_ms:.2f} ms")
+                    if clients == 1:
+                        show_one(directory, found_rates["SDK"][1], found_rates["query"][1])
                     ours[clients] = {way: rate for way, (rate, _) in found_rates.items() if way != "query"}
             finally:
                 program.kill()
@@ -221,6 +223,15 @@ def measure_calls(directory: Path, count: int) -> Rates:
             hub.kill()
             hub.wait()
     return ours
+
+
+def show_one(directory: Path, call_ms: float, query_ms: float) -> None:
+    """Where the time of one call goes. A query takes the same way there and back, without the log."""
+    synced_ms = sync_ms(directory)
+    print(
+        f"one call takes {call_ms / synced_ms:.1f} x a write and sync of {synced_ms:.2f} ms: its way there and back "
+        f"takes {query_ms:.2f} ms, its commit and the sync the other {call_ms - query_ms:.2f} ms"
+    )
 
 
 def measure_keys(keys: int) -> None:

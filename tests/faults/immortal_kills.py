@@ -1,5 +1,6 @@
-"""kill -9, again and again, of a hub, the programs of two immortals and their standbys, while calls, timers, effects
-with retries, sagas, tokens, keyed instances and upgrades are under way; then a judge looks at it from outside.
+"""kill -9, again and again, of a hub, the programs of three immortals, their standbys and their checkpointers, while
+calls, timers, effects with retries, sagas, tokens, keyed instances, upgrades by the hub and programs with another
+schema are under way; then a judge looks at it from outside.
 
     PYTHONPATH=src:tests python tests/faults/immortal_kills.py [--kills 2000] [--minutes 600] [--seed 1]
 
@@ -33,26 +34,28 @@ import headrace
 from headrace.errors import HeadraceError, MethodRaised
 
 CALLERS = 8
-VICTIMS = {"hub": 20, "shop": 40, "carts": 30, "all programs": 5, "everything": 5}
-"""Who is killed, and how often of a hundred times. One of an immortal's two programs, whichever."""
+VICTIMS = {"hub": 20, "shop": 30, "carts": 20, "till": 20, "all programs": 5, "everything": 5}
+"""Who is killed, and how often of a hundred times. One of an immortal's three programs, whichever."""
+PROGRAMS, CHECKPOINTER = 3, 2
+"""Two that serve or stand by, and one that takes the checkpoints."""
 SETTINGS = (
     "log.journal_file_bytes=262144",
     "log.journal_bytes_max=1048576",
     "log.segment_bytes=131072",
     "log.maintenance_interval_s=0.5",
 )
-OPTIONS = {"clock": True, "standby": True, "delivery": "counted", "checkpoint_log_bytes": 32 << 10}
+OPTIONS = {"clock": True, "standby": True, "delivery": "counted", "checkpoint_log_bytes": 4 << 10}
 DEADLINE_S = 300.0
 Program = Any
 
 
-def _be(hub: str, name: str, version: int, folder: str) -> None:
+def _be(hub: str, name: str, version: int, folder: str, checkpointer: bool) -> None:
     """In the forked process."""
     os.environ["EFFECTS"] = f"{folder}/effects"
     descriptor = os.open(f"{folder}/{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for standard in (1, 2):
         os.dup2(descriptor, standard)
-    immortal_shop.main(hub, name, version)
+    immortal_shop.main(hub, name, version, checkpointer)
 
 
 class Fire:
@@ -62,8 +65,12 @@ class Fire:
         self.folder = folder
         self.say = say
         self.random = random.Random(seed)
+        self.random_pause = random.Random(seed)
         self.hub = ForkedHub(folder, *SETTINGS, only=("flight",))
-        self.programs: dict[str, list[Program]] = {"shop": [], "carts": []}
+        self.programs: dict[str, list[Program]] = {"shop": [], "carts": [], "till": []}
+        self.upgrades = 0
+        self.checkpoints: dict[tuple[int, int], int] = {}
+        """Seen of each checkpointer, by its session's number and time."""
         self.answers: dict[int, str] = {}
         self.wrong: list[str] = []
         self.kills: Counter[str] = Counter()
@@ -74,12 +81,14 @@ class Fire:
 
     # --- programs -----------------------------------------------------------------------------------------------
 
-    def _start(self, name: str) -> Program:
+    def _start(self, name: str, place: int) -> Program:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([*PRELOADED, "faults.immortal_shop"])
         version = self.random.choice((1, 2)) if name == "shop" else 1
         self.versions[version] += name == "shop"
-        process = context.Process(target=_be, args=(self.address, name, version, str(self.folder)))
+        process = context.Process(
+            target=_be, args=(self.address, name, version, str(self.folder), place == CHECKPOINTER)
+        )
         process.start()
         return process
 
@@ -94,7 +103,7 @@ class Fire:
                 self.wrong.append(f"a program of {name} ended by itself with {code}: see {name}.log")
             programs[place].kill()
             programs[place].join()
-            programs[place] = self._start(name)
+            programs[place] = self._start(name, place)
 
     def kill_one(self) -> None:
         """One kill, and a start behind it."""
@@ -145,6 +154,28 @@ class Fire:
                             shop.fulfil(token, "told")
                 time.sleep(0.05)
 
+    def _upgrade(self) -> None:
+        """Have the till upgraded as soon as the upgrade before is done."""
+        with headrace.connect(self.address) as client:
+            till = client.immortal("till")
+            while not self._over.is_set():
+                time.sleep(self.random_pause.uniform(0, 1))
+                with contextlib.suppress(HeadraceError):
+                    self._look_at_checkpointers(client)
+                    if till.upgrades() == self.upgrades:
+                        self._ask_for_upgrade(client)
+
+    def _ask_for_upgrade(self, client: headrace.Client) -> None:
+        """A hub that dies meanwhile may have begun it or not: it is asked again for the same one."""
+        self.upgrades += 1
+        while True:
+            with contextlib.suppress(HeadraceError):
+                client.call(
+                    "immortal.register", {"name": "till", "options": OPTIONS | {"upgrade_version": self.upgrades}}
+                )
+                return
+            time.sleep(0.05)
+
     # --- the whole ----------------------------------------------------------------------------------------------
 
     def run(self, kills: int, minutes: float) -> list[str]:
@@ -155,9 +186,9 @@ class Fire:
             with headrace.connect(self.address) as client:
                 for name in self.programs:
                     client.call("immortal.register", {"name": name, "options": OPTIONS})
-            self.programs = {name: [self._start(name), self._start(name)] for name in self.programs}
+            self.programs = {name: [self._start(name, place) for place in range(PROGRAMS)] for name in self.programs}
             threads = [threading.Thread(target=self._order, daemon=True) for _ in range(CALLERS)]
-            threads.append(threading.Thread(target=self._fulfil, daemon=True))
+            threads += [threading.Thread(target=each, daemon=True) for each in (self._fulfil, self._upgrade)]
             for thread in threads:
                 thread.start()
             for count in range(1, kills + 1):
@@ -203,11 +234,20 @@ class Fire:
         with headrace.connect(self.address) as client:
             shop = client.immortal("shop")
             wait_until(lambda: shop.counts()["reminded"] >= len(good), "all reminders came", DEADLINE_S)
+            for name in self.programs:
+                self._checkpoint(client, name)
             books, paid = shop.books(), {int(number): receipt for number, receipt in shop.paid().items()}
             expect("orders", sorted(books["orders"]), every)
             expect("reminders", sorted(books["reminded"]), good)
             expect("refunds", sorted(books["refunded"]), sorted(set(every) - set(good)))
             expect("too early", shop.too_early(), [])
+            till = client.immortal("till")
+            wait_until(lambda: till.upgrades() >= self.upgrades, "the last upgrade is done", DEADLINE_S)
+            wait_until(lambda: len(till.entries()["ticked"]) >= len(good), "all timers of the till fired", DEADLINE_S)
+            entries = till.entries()
+            expect("upgrades", [till.upgrades()], [self.upgrades])
+            expect("in the till", sorted(entries["entered"]), good)
+            expect("timers of the till", sorted(entries["ticked"]), good)
             carts = [client.immortal("carts", key=f"customer-{each}").content() for each in range(CARTS)]
             for number in every[:: max(1, len(every) // 50)]:
                 expect(f"order {number} asked again", [self._answer(shop, number)], [self.answers[number]])
@@ -224,6 +264,23 @@ class Fire:
             if not right:
                 wrong.append(f"order {number} was answered {self.answers[number]!r}, and {receipt!r} was paid")
         return wrong + self._judge_effects(every, paid)
+
+    def _checkpoint(self, client: headrace.Client, name: str) -> None:
+        """After all that, its checkpointer takes one."""
+
+        def is_taken() -> bool:
+            before = sum(self.checkpoints.values())
+            with contextlib.suppress(HeadraceError):
+                client.call("immortal.checkpoint", {"name": name})
+            self._look_at_checkpointers(client)
+            return sum(self.checkpoints.values()) > before
+
+        wait_until(is_taken, f"the checkpointer of {name} takes a checkpoint", DEADLINE_S)
+
+    def _look_at_checkpointers(self, client: headrace.Client) -> None:
+        for session in client.call("session.list", {}):
+            if str(session["details"].get("state")).startswith("following"):
+                self.checkpoints[session["id"], session["opened_us"]] = session["details"]["checkpoints"]
 
     def _judge_effects(self, every: list[int], paid: dict[int, str]) -> list[str]:
         """What was done outside: at least once, and what was logged is one of it."""
@@ -256,7 +313,8 @@ def main() -> None:
         tracebacks = sum(path.read_text(errors="replace").count("Traceback") for path in folder.glob("*.log"))
     kinds = ", ".join(f"{count} of {victim}" for victim, count in fire.kills.items())
     print(f"{fire.kills.total()} kills ({kinds}) in {time.monotonic() - began:.0f} s; {len(fire.answers)} orders")
-    print(f"programs started per version {dict(fire.versions)}; tracebacks {tracebacks}")
+    print(f"{sum(fire.checkpoints.values())} checkpoints were seen of {len(fire.checkpoints)} checkpointers")
+    print(f"{fire.upgrades} upgrades; programs started per version {dict(fire.versions)}; tracebacks {tracebacks}")
     for each in wrong[:50]:
         print("WRONG", each)
     print("BAD" if wrong else "GOOD")

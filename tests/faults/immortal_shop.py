@@ -1,5 +1,6 @@
 """A shop that is killed: `python immortal_shop.py HUB NAME [VERSION]`. What it does outside, it writes into the file
-EFFECTS. Its two versions name their state differently: a program that comes after the other one is an upgrade."""
+EFFECTS. Its two versions name their state differently: a program that comes after the other one changes the schema. Its
+till has two classes, each the next version of the other: the hub upgrades it again and again."""
 
 from __future__ import annotations
 
@@ -84,6 +85,7 @@ class _Orders(Immortal):
         await self.sleep(SLEEP_S)
         if self.now().timestamp() < began + SLEEP_S - 1e-3:
             self.early.append(f"sleep of {number}")
+        await self.proxy(FirstTill, "till").enter(number)
         cart = self.proxy(Cart, "carts", key=f"customer-{number % CARTS}")
         return f"{receipt} {await cart.add(number)}"
 
@@ -149,8 +151,57 @@ class Cart(Immortal):
         return self.numbers
 
 
-def main(hub: str, name: str, version: int = 1) -> None:
-    run({"shop": (FirstShop, SecondShop)[version - 1], "carts": Cart}[name], name, hub, quiet=True)
+class _Till(Immortal):
+    """Each upgrade has to find all that was there before, calls that wait and timers too."""
+
+    entered: list[int] = []
+    ticked: list[int] = []
+    upgraded: int = 0
+
+    def _next(self, new: _Till) -> Immortal:
+        new.entered, new.ticked, new.upgraded = self.entered, self.ticked, self.upgraded + 1
+        return new
+
+    @method
+    async def enter(self, number: int) -> int:
+        self.later(REMIND_S, self.tick, number)
+        await self.sleep(0.001)
+        self.entered.append(number)
+        return len(self.entered)
+
+    @method
+    def tick(self, number: int) -> None:
+        self.ticked.append(number)
+
+    @query
+    def upgrades(self) -> int:
+        return self.upgraded
+
+    @query
+    def entries(self) -> dict[str, list[int]]:
+        return {"entered": self.entered, "ticked": self.ticked}
+
+
+@immortal(saved_as="FirstTill")
+class FirstTill(_Till):
+    def upgrade(self) -> Immortal:
+        return self._next(SecondTill())
+
+
+@immortal(saved_as="SecondTill")
+class SecondTill(_Till):
+    def upgrade(self) -> Immortal:
+        return self._next(FirstTill())
+
+
+def main(hub: str, name: str, version: int = 1, checkpointer: bool = False) -> None:
+    run(
+        {"shop": (FirstShop, SecondShop)[version - 1], "carts": Cart, "till": FirstTill}[name],
+        name,
+        hub,
+        quiet=True,
+        checkpointer=checkpointer,
+    )
 
 
 if __name__ == "__main__":

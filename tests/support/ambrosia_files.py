@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
+from typing import Any
 
-from headrace.protocols.ambrosia.codec import RECORD_HEADER, RECORD_HEADER_BYTES, check_bytes, encode, zigzag_int
+from headrace.protocols.ambrosia.codec import (
+    RECORD_HEADER,
+    RECORD_HEADER_BYTES,
+    Call,
+    Checkpoint,
+    Message,
+    RpcBatch,
+    check_bytes,
+    encode,
+    zigzag_int,
+)
 from headrace.protocols.ambrosia.files import layout
 
 
@@ -60,3 +72,46 @@ def encode_checkpoint_head(file: layout.CheckpointFile) -> bytes:
             encode(file.checkpoint),
         )
     )
+
+
+def page_of(messages: list[bytes], lowest: int, replayable: int | None = None) -> bytes:
+    """A page with these messages, numbered from `lowest` on."""
+    data = b"".join(messages)
+    replayable = len(messages) if replayable is None else replayable
+    return encode_page(1 << 20, data, lowest + len(messages) - 1, lowest, 0, replayable)
+
+
+class Instance:
+    """The directory of an instance, written file by file."""
+
+    def __init__(self, parent: Path, name: str, version: int = 0, committer: int = -77) -> None:
+        self.path = parent / f"{name}_{version}"
+        self.path.mkdir()
+        self.committer = committer
+        self._last: dict[bytes, tuple[int, int]] = {}
+
+    def checkpoint(self, number: int, next_sequence: int, blob: bytes, **more: Any) -> None:
+        """A checkpoint file."""
+        file = layout.CheckpointFile(self.committer, next_sequence, more.pop("buffer", bytes(24)),
+                                     Checkpoint(len(blob)), **more)  # fmt: skip
+        self._last |= {mark.source: (mark.last, mark.last_replayable) for mark in file.inputs}
+        (self.path / f"serverchkpt{number}").write_bytes(encode_checkpoint_head(file) + blob)
+
+    def record(self, sequence: int, *said: tuple[bytes, list[Call]], batch: bool = False, xor: bool = False) -> bytes:
+        """A record with what each source said, as it is on the disk."""
+        marks = []
+        messages: list[Message] = []
+        for source, calls in said:
+            last, replayable = self._last.get(source, (0, 0))
+            counts = last + len(calls), replayable + sum(call.rpc_type != 2 for call in calls)
+            self._last[source] = counts
+            marks.append(layout.Watermark(source, *counts))
+            messages += [RpcBatch(tuple(calls))] if batch else calls
+        payload = b"".join(map(encode, messages))
+        return encode_disk_record(layout.DiskRecord(self.committer, sequence, payload, tuple(marks), (), xor))
+
+    def log(self, number: int, *records: bytes) -> Path:
+        """A log file."""
+        path = self.path / f"serverlog{number}"
+        path.write_bytes(b"".join(records))
+        return path

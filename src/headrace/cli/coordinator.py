@@ -67,27 +67,31 @@ def coordinate(argv: Sequence[str] | None = None) -> None:
         remedy = "; start a hub (`headrace up`), or say where it is in HEADRACE_HUB" if _is_away(error) else ""
         print(f"FATAL ERROR: {error}{remedy}", flush=True)
         raise SystemExit(UNREACHABLE_CODE if _is_away(error) else 1) from None
+    stopped = _stopped()  # before it says that it is ready: whoever reads that may stop it
     print(*SELF_CONNECTED, sep="\n")
     print(
         f"Ready: the hub at {where} coordinates {info.name}: receives on {info.receive}, sends on {info.send}",
         flush=True,
     )
-    _wait()
+    parent = os.getppid()
+    while not stopped.wait(LOOK_S) and os.getppid() == parent:
+        pass
 
 
 def _is_away(error: HeadraceError) -> bool:
     return isinstance(error, Unreachable)
 
 
-def _wait() -> None:
-    """Until it is stopped, or the program that started it is gone."""
-    stopped, parent = threading.Event(), os.getppid()
+def _stopped() -> threading.Event:
+    """Set when a signal says so."""
+    stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
-    while not stopped.wait(LOOK_S) and os.getppid() == parent:
-        pass
+    return stopped
 
 
 def run() -> None:
-    """The command."""
+    """The command. Nothing is left to do at the end, and a binding waits half a second for it, so it ends at once."""
     coordinate(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(0)

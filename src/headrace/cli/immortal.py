@@ -17,6 +17,7 @@ from headrace.cli.options import Answer, HubOptions, sharing
 from headrace.cli.output import JsonFlag, fail, print_json, print_table
 from headrace.log.ops import CheckpointInfo
 from headrace.protocols.ambrosia.binding.immortal import Immortal
+from headrace.protocols.ambrosia.import_verbs import CallsTo, ImportInfo
 from headrace.protocols.ambrosia.lineage import Place
 from headrace.protocols.ambrosia.settings import ImmortalSection
 from headrace.protocols.ambrosia.verbs import DebugPorts, ImmortalInfo, LoggedMessage
@@ -254,6 +255,50 @@ def replay(
     ports = answer.request("immortal.replay", request, DebugPorts)
     columns = ["receive", "send", "#checkpoint", "#first", "#next"]
     answer.table(ports, columns, [[ports.receive, ports.send, ports.checkpoint, ports.first, ports.next]])
+
+
+@app.command("import")
+@sharing(answer=Answer)
+def import_instance(
+    answer: Answer,
+    directory: Annotated[
+        Path, typer.Argument(help="Its directory INSTANCE_VERSION, on the hub's machine.", show_default=False)
+    ],
+    name: Annotated[str, typer.Argument(help="Name of the new immortal.", show_default=False)],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check the files and show what they hold.")] = False,
+    accept_damage: Annotated[
+        bool, typer.Option("--accept-damage", help="Import what comes before the damage, if there is any.")
+    ] = False,
+    receive_port: Annotated[int, typer.Option(help="Port on which the hub receives; 0 for any.")] = 0,
+    send_port: Annotated[int, typer.Option(help="Port on which the hub sends; 0 for any.")] = 0,
+    host: Annotated[str, typer.Option(help="Address of both ports.")] = "127.0.0.1",
+) -> None:
+    """Import an instance of the published coordinator: its checkpoint, its log and calls nobody acknowledged."""
+    request = {
+        "name": name,
+        "directory": str(directory.absolute()),
+        "dry_run": dry_run,
+        "accept_damage": accept_damage,
+        "options": {"receive": f"{host}:{receive_port}", "send": f"{host}:{send_port}"},
+    }
+    info = answer.request("immortal.import", request, ImportInfo)
+    records = f"{info.next - info.first} from {info.first} on" if info.next > info.first else "none"
+    rows = [
+        ["imported", "yes" if info.imported else "no: a dry run"],
+        ["instance", f"{info.instance}, version {info.version}, committer {info.committer}"],
+        ["checkpoint", f"{info.checkpoint}, {info.state_bytes} B of state"],
+        ["records", f"{records}, {info.messages} messages"],
+        *(["processed", f"{peer.calls} calls and {peer.impulses} impulses of {peer.name}"] for peer in info.senders),
+        *(["called", _called(calls)] for calls in info.calls),
+        *(["note", note] for note in info.notes),
+        *(["damage", damage] for damage in info.damage),
+    ]
+    answer.table(info, ["what", "found"], rows)
+
+
+def _called(calls: CallsTo) -> str:
+    left_out = f", {calls.impulses_left_out} impulses left out" if calls.impulses_left_out else ""
+    return f"{calls.name}: {calls.calls} calls, {calls.waiting} of them not acknowledged{left_out}"
 
 
 @app.command()

@@ -81,28 +81,42 @@ class _Place:
 
 @contextlib.asynccontextmanager
 async def serve(
-    factory: Callable[[], Kind], name: str, *, hub: str | None = None, show: bool = False, **connect: Any
+    factory: Callable[[], Kind],
+    name: str,
+    *,
+    hub: str | None = None,
+    show: bool = False,
+    checkpointer: bool = False,
+    **connect: Any,
 ) -> AsyncIterator[Kind]:
     """Serve an immortal in this event loop for as long as the block lasts. The object is for looking: its state changes
     through its methods only. If the immortal itself cannot go on, the block is cancelled, and its error is raised.
+    A `checkpointer` only follows the program that runs and takes its checkpoints, so that it never pauses for one.
     `hub` and the rest are those of `headrace.connect`."""
     place = await asyncio.to_thread(_Place, factory, name, hub, connect)
     shown = Shown(name) if show else None
 
     async def addresses() -> tuple[str, str]:
         found = await asyncio.to_thread(place.find)
+        if checkpointer and not found.takes_checkpointers:
+            raise HeadraceError(
+                f"immortal {name!r} cannot have a checkpointer: it was registered without a standby, or by an old hub. "
+                f"`headrace immortal register {name} --clock --standby --delivery counted` registers it with one"
+            )
         host.says_pair, host.says_cause = found.pairs, found.traces
         return str(found.receive), str(found.send)
 
-    host = Host(factory, name=name, receive="", send="", addresses=addresses, watcher=shown)
+    host = Host(
+        factory, name=name, receive="", send="", addresses=addresses, watcher=shown, takes_checkpoints=checkpointer
+    )
     serving = asyncio.ensure_future(host.run())
-    ready = asyncio.ensure_future(host.wait_primary())
+    ready = asyncio.ensure_future(host.wait_following() if checkpointer else host.wait_primary())
     try:
         await asyncio.wait((serving, ready), return_when=asyncio.FIRST_COMPLETED)
         if serving.done():
             await serving
         if shown is not None:
-            shown.ready(place.hub, host.engine.processed)
+            shown.ready(place.hub, host.engine.processed, checkpointer)
         async with _cancelled_with(serving):
             yield host.immortal  # type: ignore[misc]
     finally:
@@ -139,30 +153,35 @@ async def _cancelled_with(other: asyncio.Future[None]) -> AsyncIterator[None]:
 
 
 def run(
-    factory: Callable[[], Immortal], name: str, hub: str | None = None, *, quiet: bool = False, **connect: Any
+    factory: Callable[[], Immortal],
+    name: str,
+    hub: str | None = None,
+    *,
+    quiet: bool = False,
+    checkpointer: bool = False,
+    **connect: Any,
 ) -> None:
     """Be the immortal `name` until the process is stopped: register it if need be, recover it, and serve it.
 
     `hub` is the address of `headrace.connect` (127.0.0.1:7070, or `HEADRACE_HUB`), and so are `token`, `user`,
-    `password` and `tls`. What it does is shown on standard error, unless `quiet`.
+    `password` and `tls`. What it does is shown on standard error, unless `quiet`. A `checkpointer` never serves: it
+    follows the program that does and takes its checkpoints, so that it need not pause for them.
     """
     if _only_read.get():
         return
     with contextlib.suppress(KeyboardInterrupt):
         try:
-            asyncio.run(_run(factory, name, hub, not quiet, connect))
+            asyncio.run(_run(factory, name, hub, {"show": not quiet, "checkpointer": checkpointer, **connect}))
         except (HeadraceError, OSError, StateError, UpgradeRefused, DeclarationError) as error:
             print(f"{name}: {error}", file=sys.stderr)
             raise SystemExit(5 if isinstance(error, Unreachable) else 1) from None
 
 
-async def _run(
-    factory: Callable[[], Immortal], name: str, hub: str | None, show: bool, connect: dict[str, Any]
-) -> None:
+async def _run(factory: Callable[[], Immortal], name: str, hub: str | None, options: dict[str, Any]) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         with contextlib.suppress(NotImplementedError, RuntimeError):  # not in the main thread, or on Windows
             loop.add_signal_handler(number, stopped.set)
-    async with serve(factory, name, hub=hub, show=show, **connect):
+    async with serve(factory, name, hub=hub, **options):
         await stopped.wait()

@@ -22,8 +22,11 @@ class Shown:
         self._name = name
         self._began: dict[int, float] = {}
 
-    def ready(self, hub: str, processed: int) -> None:
+    def ready(self, hub: str, processed: int, checkpointer: bool = False) -> None:
         """It has started or recovered."""
+        if checkpointer:
+            self._say(f"at {hub}: follows, and takes the checkpoints; Ctrl-C stops it")
+            return
         past = f", recovered from {processed} messages" if processed else ""
         self._say(f"at {hub}{past}; Ctrl-C stops it, and the next start goes on")
 

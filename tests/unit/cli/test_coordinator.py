@@ -6,11 +6,13 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from free_ports import free_port
 
+import headrace
 from headrace.cli.coordinator import SELF_CONNECTED, _parser, options_of
 from headrace.protocols.ambrosia.client import Host, Immortal, impulse
 from headrace.protocols.ambrosia.server import start
@@ -63,6 +65,46 @@ def test_a_binding_starts_it_waits_for_four_lines_and_is_served() -> None:
             assert command.wait(60) == 0
         assert ports is not None
         served.run(ports.close())
+
+
+def test_a_binding_that_recovers_before_the_command_is_there_stays_linked() -> None:
+    receive, send = free_port(), free_port()
+    flags = ["--instanceName=node", f"--receivePort={receive}", f"--sendPort={send}"]
+    with served_hub() as served:
+        ports = served.run(start(served.hub))
+        assert ports is not None
+        environment = {**os.environ, "HEADRACE_HUB": served.address}
+        options = {"receive": f"127.0.0.1:{receive}", "send": f"127.0.0.1:{send}", "delivery": "counted"}
+        with headrace.connect(served.address) as client:
+            client.call("immortal.register", {"name": "node", "options": options})
+        served.run(_linked_while(receive, send, lambda: _coordinate(flags, environment)))
+        served.run(ports.close())
+
+
+def _coordinate(flags: list[str], environment: dict[str, str]) -> None:
+    """The command, from its start until it says that it is ready, and its end."""
+    with subprocess.Popen([*START, *flags], env=environment, stdout=subprocess.PIPE, text=True) as command:
+        assert command.stdout is not None
+        while not command.stdout.readline().startswith("Ready"):
+            assert command.poll() is None
+        command.terminate()
+        assert command.wait(60) == 0
+
+
+async def _linked_while(receive: int, send: int, work: Callable[[], None]) -> None:
+    counted = asyncio.Event()
+    host = Host(lambda: Counter(counted), name="node", receive=f"127.0.0.1:{receive}", send=f"127.0.0.1:{send}")
+    running = asyncio.ensure_future(host.run())
+    try:
+        async with asyncio.timeout(120):
+            await host.wait_primary()
+            await asyncio.to_thread(work)
+            host.itself.add(5)
+            await counted.wait()
+        assert host.recoveries == 1
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 def test_without_a_hub_it_says_so_in_the_words_that_bindings_know() -> None:

@@ -7,12 +7,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.ambrosia_files import Instance, page_of
 
 from headrace.config import Ambrosia, Config, ImmortalSection
 from headrace.protocols.ambrosia.client import Host, Immortal, fork, impulse
+from headrace.protocols.ambrosia.codec import Call, encode
+from headrace.protocols.ambrosia.files.layout import Output
 from headrace.protocols.ambrosia.server import start
 from headrace.testing import ServedHub, served_hub
 
+FORK = encode(Call(1, 1, b"x"))
 Command = Callable[..., SimpleNamespace]
 VECTORS = Path(__file__).parents[2] / "conformance" / "vectors" / "ambrosia.json"
 
@@ -99,6 +103,32 @@ def test_register_and_forget(headrace: Command, served: ServedHub) -> None:
     assert headrace("immortal", "forget", "late", "--yes").code == 0
     assert "no immortal" in headrace("immortal", "forget", "late", "--yes").err
     assert [each["name"] for each in json.loads(headrace("immortal", "ls", "--json").out)] == ["counter"]
+
+
+def test_import_of_an_instance_of_the_published_coordinator(
+    headrace: Command, served: ServedHub, tmp_path: Path
+) -> None:
+    old = Instance(tmp_path, "old shop", version=2)
+    old.checkpoint(1, 4, b"state", outputs=(Output(b"bank", 3, 1, 1, (page_of([FORK] * 2, 2),)),))
+    old.log(1, old.record(4, (b"", [Call(1, 1, b"a")])), b"half a record")
+    looked = headrace("immortal", "import", str(old.path), "shop", "--dry-run").out
+    for shown in (
+        "no: a dry run",
+        "old shop, version 2, committer -77",
+        "serverchkpt1, 5 B of state",
+        "1 from 4 on, 1 messages",
+        "1 calls and 0 impulses of shop",
+        "bank: 3 calls, 2 of them not acknowledged",
+        "serverlog1 ends at byte",
+    ):
+        assert shown in looked
+    assert "shop" not in headrace("immortal", "ls").out
+    done = json.loads(headrace("immortal", "import", str(old.path), "shop", "--json").out)
+    assert (done["imported"], done["next"], done["damage"]) == (True, 5, [])
+    listed = {each["name"]: each for each in json.loads(headrace("immortal", "ls", "--json").out)}
+    assert (listed["shop"]["version"], listed["shop"]["undelivered"], listed["bank"]["pending"]) == (2, 1, 2)
+    again = headrace("immortal", "import", str(old.path), "shop")
+    assert (again.code, "there is an immortal 'shop' already" in again.err) == (2, True)
 
 
 def test_new_code_is_checked_and_methods_are_called(headrace: Command, served: ServedHub, tmp_path: Path) -> None:

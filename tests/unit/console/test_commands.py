@@ -82,6 +82,7 @@ REASONS = {
     "connect trace": HERE,
     "immortal check": "it runs new code, which is on the machine where it is typed",
     "immortal decode": HERE,
+    "immortal import": "it is done once, from a directory that another coordinator left on the hub's machine",
     "immortal proxy": HERE,
     "agents run": "it starts agents on the machine where it is typed",
     "pipeline run": SPARK,

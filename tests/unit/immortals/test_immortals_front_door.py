@@ -16,7 +16,7 @@ from support.until import until, wait_until
 import headrace
 from headrace.client.immortals import Aged
 from headrace.config import Grant
-from headrace.errors import BadRequest, Forbidden, MethodRaised, StillRunning, Unauthenticated
+from headrace.errors import BadRequest, Forbidden, HeadraceError, MethodRaised, StillRunning, Unauthenticated
 from headrace.immortals import Immortal, method, query, serve
 from headrace.protocols.ambrosia.call_verbs import WAIT_S_MAX
 from headrace.security import Principal
@@ -306,6 +306,36 @@ async def _moved(world: Any) -> None:
 
     while not await is_moved():
         await asyncio.sleep(0.02)
+
+
+async def test_a_checkpointer_takes_the_checkpoints_and_never_serves(world: Any) -> None:
+    handle = world.client.immortal("kept")
+
+    def taken() -> dict[Any, Any]:
+        details = [each.details for each in world.served.hub.sessions.list("ambrosia")]
+        return {each["state"]: each["checkpoints"] for each in details if each.get("immortal") == "kept"}
+
+    async with serve(Shop, "kept", hub=world.address):
+        await off_loop(handle.order, item="pear", qty=2)
+        async with serve(Shop, "kept", hub=world.address, checkpointer=True) as follower:
+            await off_loop(handle.order, item="pear", qty=1)
+            info = await off_loop(world.client.call, "immortal.checkpoint", {"name": "kept"})
+            assert info["position"] == next(
+                each["log_next"] for each in world.client.call("immortal.list") if each["name"] == "kept"
+            )
+            assert follower.stock == {"pear": 7}
+            assert taken() == {"running": 1, "following": 1}
+    async with serve(Shop, "kept", hub=world.address) as again:
+        assert again.stock == {"pear": 7}
+    await off_loop(world.client.call, "immortal.forget", {"name": "kept"})
+
+
+async def test_a_checkpointer_needs_an_immortal_that_may_be_followed(world: Any) -> None:
+    await off_loop(world.client.call, "immortal.register", {"name": "alone", "options": {"clock": True}})
+    with pytest.raises(HeadraceError, match="'alone' cannot have a checkpointer"):
+        async with serve(Shop, "alone", hub=world.address, checkpointer=True):
+            pytest.fail("nothing to follow")
+    await off_loop(world.client.call, "immortal.forget", {"name": "alone"})
 
 
 def standbys(world: Any) -> int:

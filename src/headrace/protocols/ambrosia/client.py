@@ -99,9 +99,11 @@ class Host:
         addresses: Callable[[], tuple[str, str] | Awaitable[tuple[str, str]]] | None = None,
         clock: Callable[[], float] = lambda: time.time(),
         watcher: Watcher | None = None,
+        takes_checkpoints: bool = False,
     ) -> None:
         """`receive` and `send` are the hub's ports; `addresses`, if given, is asked for them at every attempt. `clock`
-        says when it is, in seconds since 1970: deadlines outlive the process. `watcher` is told what is called."""
+        says when it is, in seconds since 1970: deadlines outlive the process. `watcher` is told what is called. With
+        `takes_checkpoints` it only follows and takes checkpoints."""
         self._factory = factory
         self._name = name
         self._addresses = addresses or (lambda: (receive, send))
@@ -114,6 +116,7 @@ class Host:
         self._lost = asyncio.Event()
         self._became_primary = asyncio.Event()
         self._replayed = asyncio.Event()
+        self._following = asyncio.Event()
         self._error: Exception | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._reader = RecordReader()
@@ -124,6 +127,7 @@ class Host:
         """Whether the hub wants to know what each message led to (`lineage.py`)."""
         self.says_pair = False
         """Whether the hub wants to know which two sockets are ours (`pairing.py`)."""
+        self.takes_checkpoints = takes_checkpoints
 
     @property
     def immortal(self) -> Immortal:
@@ -148,6 +152,10 @@ class Host:
         """In a debugging session that was opened with `tell_end`: until the logged messages have been processed, and
         the immortal is as it was behind the last of them."""
         await self._replayed.wait()
+
+    async def wait_following(self) -> None:
+        """Until it has its state, be it to serve or to follow."""
+        await self._following.wait()
 
     async def run(self) -> None:
         """Serve for ever. Ends with the error if the immortal itself cannot go on."""
@@ -176,15 +184,15 @@ class Host:
             self.engine.marks, self.engine.observer = self.says_cause, self.observer
             self._from_hub, _ = await loop.create_connection(lambda: _Socket(self), *split_address(send))
             self._to_hub, _ = await loop.create_connection(lambda: _Socket(self), *split_address(receive))
-            if self.says_pair:
-                self._to_hub.write(mark_of(self._from_hub.get_extra_info("sockname")[1]))
+            if self.says_pair or self.takes_checkpoints:
+                self._to_hub.write(mark_of(self._from_hub.get_extra_info("sockname")[1], self.takes_checkpoints))
             self.flush()
         except (OSError, ValueError, KeyError, Unreachable):
             await self._unlink()
             return False
         self.recoveries += 1
         await self._lost.wait()
-        served = self._became_primary.is_set()
+        served = self._became_primary.is_set() or (self.takes_checkpoints and self.engine.restored)
         await self._unlink()
         if self._error is None:
             logger.info("%s: link to the hub lost; recovering", self._name)
@@ -236,6 +244,8 @@ class Host:
             return
         if self.engine.replayed:
             self._replayed.set()
+        if self.engine.restored:
+            self._following.set()
         if self.engine.primary:
             if not self._became_primary.is_set():
                 self._became_primary.set()

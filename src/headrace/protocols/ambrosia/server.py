@@ -5,6 +5,7 @@ from __future__ import annotations
 from headrace.hub import Hub
 from headrace.protocols.ambrosia.call_verbs import CallVerbs
 from headrace.protocols.ambrosia.coordinator.coordinator import Coordinator
+from headrace.protocols.ambrosia.import_verbs import ImportVerbs
 from headrace.protocols.ambrosia.settings import Ambrosia
 from headrace.protocols.ambrosia.verbs import ImmortalVerbs
 from headrace.serving.listener import Listener
@@ -38,4 +39,5 @@ async def start(hub: Hub) -> ImmortalPorts | None:
         raise
     ImmortalVerbs(coordinator).register(hub.verbs)
     CallVerbs(coordinator).register(hub.verbs)
+    ImportVerbs(coordinator).register(hub.verbs)
     return ImmortalPorts(coordinator)

@@ -15,7 +15,9 @@ The four start-up cases of the specification are four ways through the table::
     upgrade       CONNECTED_UPGRADE    REPLAYING_OLD → UPGRADING → UPGRADE_STORING → CHECKPOINTING → STORING → RUNNING
     debugging     CONNECTED_DEBUG      DEBUGGING (time travel; a what-if upgrade test is CONNECTED_WHAT_IF)
 
-and a standby, a second binding that follows the log, is CONNECTED_STANDBY: STANDBY → RUNNING when the first is lost.
+and a standby, a second binding that follows the log, is CONNECTED_STANDBY: STANDBY → RUNNING when the first is lost. A
+checkpointer is CONNECTED_CHECKPOINTER: it follows the log, takes the checkpoints, so that nobody waits for one, and
+never becomes primary: FOLLOWING → FOLLOWING_CHECKPOINTING → FOLLOWING_STORING → FOLLOWING.
 """
 
 from __future__ import annotations
@@ -44,6 +46,9 @@ class State(Enum):
     CHECKPOINTING = "checkpointing"
     STORING = "storing"
     STANDBY = "standby"
+    FOLLOWING = "following"
+    FOLLOWING_CHECKPOINTING = "following-checkpointing"
+    FOLLOWING_STORING = "following-storing"
     DEBUGGING = "debugging"
     CLOSED = "closed"
 
@@ -56,6 +61,7 @@ class Input(Enum):
     CONNECTED_RECOVER = "connected"
     CONNECTED_UPGRADE = "connected, upgrade asked for"
     CONNECTED_STANDBY = "connected as second"
+    CONNECTED_CHECKPOINTER = "connected as checkpointer"
     CONNECTED_DEBUG = "connected for debugging"
     CONNECTED_WHAT_IF = "connected for a what-if upgrade"
     REPLAYED = "log replayed"
@@ -103,7 +109,9 @@ FROM_BINDING: Final = frozenset({I.CALLS, I.IMPULSES, I.ATTACH_TO, I.INITIAL_MES
 # What is usual: a binding may always attach and call, and no checkpoint can begin, since one is under way or it is not
 # time yet. Impulses come only once it is, or becomes, primary ([6.1] of the notes): "While a replayed Impulse RPC can
 # send Fork RPCs, it cannot send Impulse RPCs". A debugged binding may say what it likes: nothing of it leaves the link.
-FOLLOWING: Final = frozenset({S.REPLAYING, S.REPLAYING_OLD, S.STANDBY})
+NOT_PRIMARY: Final = frozenset(
+    {S.REPLAYING, S.REPLAYING_OLD, S.STANDBY, S.FOLLOWING, S.FOLLOWING_CHECKPOINTING, S.FOLLOWING_STORING}
+)
 
 
 def _usual(state: State) -> dict[Input, Transition]:
@@ -118,7 +126,7 @@ def _usual(state: State) -> dict[Input, Transition]:
         I.CHECKPOINT_WANTED: discard,
         I.TAKE_CHECKPOINT: discard,
     }
-    return rows if state in FOLLOWING else rows | {I.IMPULSES: route}
+    return rows if state in NOT_PRIMARY else rows | {I.IMPULSES: route}
 
 
 _UNUSUAL: Final[dict[State, dict[Input, Transition]]] = {
@@ -127,6 +135,7 @@ _UNUSUAL: Final[dict[State, dict[Input, Transition]]] = {
         I.CONNECTED_RECOVER: (S.REPLAYING, (A.SEND_STORED_CHECKPOINT, A.REPLAY)),
         I.CONNECTED_UPGRADE: (S.REPLAYING_OLD, (A.SEND_STORED_CHECKPOINT, A.REPLAY)),
         I.CONNECTED_STANDBY: (S.STANDBY, (A.SEND_STORED_CHECKPOINT, A.DELIVER)),
+        I.CONNECTED_CHECKPOINTER: (S.FOLLOWING, (A.SEND_STORED_CHECKPOINT, A.DELIVER)),
         I.CONNECTED_DEBUG: (S.DEBUGGING, (A.SEND_STORED_CHECKPOINT, A.REPLAY)),
         I.CONNECTED_WHAT_IF: (S.DEBUGGING, (A.SEND_STORED_CHECKPOINT, A.SEND_UPGRADE_SERVICE, A.REPLAY)),
     },
@@ -166,6 +175,16 @@ _UNUSUAL: Final[dict[State, dict[Input, Transition]]] = {
         I.REPLAYED: (S.STANDBY, (A.DISCARD,)),
         I.CHECKPOINT: (S.STANDBY, (A.SKIP,)),
         I.PRIMARY_LOST: (S.RUNNING, (A.SEND_BECOMING_PRIMARY, A.DELIVER)),
+    },
+    # "TakeCheckpoint per new log of the primary"; a checkpointer is never promoted ([4.6] of the notes).
+    S.FOLLOWING: {
+        I.CHECKPOINT_WANTED: (S.FOLLOWING_CHECKPOINTING, (A.SEND_TAKE_CHECKPOINT,)),
+        I.CHECKPOINT: (S.FOLLOWING, (A.SKIP,)),
+    },
+    S.FOLLOWING_CHECKPOINTING: {I.CHECKPOINT: (S.FOLLOWING_STORING, (A.RECEIVE, A.STORE))},
+    S.FOLLOWING_STORING: {
+        I.CHECKPOINT: (S.FOLLOWING_STORING, (A.SKIP,)),
+        I.STORED: (S.FOLLOWING, (A.DELIVER,)),
     },
     # Published coordinators say nothing when the log has been replayed. A checkpoint is wanted only if whoever opened
     # the session asked for a word at the end.

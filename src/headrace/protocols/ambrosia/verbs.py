@@ -134,6 +134,10 @@ class ImmortalInfo(msgspec.Struct, frozen=True, kw_only=True):
     standbys: int = 0
     pairs: bool = False
     """Whether its programs may say which two sockets are one's own."""
+    takes_checkpointers: bool = False
+    """Whether one of its programs may say that it only takes checkpoints."""
+    checkpointer: bool = False
+    """Whether such a program is linked."""
     traces: bool = False
     """Whether its programs may say which message led to what."""
     described: bool = False
@@ -344,6 +348,8 @@ class ImmortalVerbs:
             undelivered=max(0, bounds.next - position),
             standbys=len(instance.standbys),
             pairs=True,
+            takes_checkpointers=instance.has_standbys_of_ours,
+            checkpointer=instance.checkpointer is not None,
             traces=True,
             described=self._coordinator.store.interface(instance.name) is not None,
             senders=senders,

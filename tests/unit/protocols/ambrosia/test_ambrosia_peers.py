@@ -13,6 +13,7 @@ from headrace.config import Ambrosia, Config, ImmortalSection, Log
 from headrace.errors import DiskFull
 from headrace.log.batch import Batch
 from headrace.protocols.ambrosia import codec
+from headrace.protocols.ambrosia.binding.methods import CLOCK_METHOD
 from headrace.protocols.ambrosia.client import Immortal, serve
 from headrace.protocols.ambrosia.client import impulse as impulse_method
 from headrace.protocols.ambrosia.codec import AttachTo, Call, Checkpoint, Signal, Type
@@ -48,6 +49,21 @@ async def test_calls_for_an_unknown_name_wait_until_it_starts() -> None:
         await recovered(a, 1)
         a.say(*(fork(b"%d" % n, "späť".encode()) for n in range(5)))  # three again, two new
         assert [call.arguments for call in await late.calls(2)] == [b"3", b"4"]
+        await a.close()
+        await late.close()
+
+
+async def test_calls_that_waited_for_the_first_start_come_with_the_time() -> None:
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        a = await RawBinding.to(ports, "a")
+        await a.first_start()
+        a.say(fork(b"early", b"late"))
+        await until(lambda: hub.has_stream("immortal/late/pending") and hub.bounds("immortal/late/pending").next == 1)
+        await call_verb(hub, "immortal.register", name="late", options={"clock": True})
+        late = await RawBinding.to(ports, "late")
+        await late.first_start()
+        said = codec.decode_messages((await late.record()).payload, addressed=False)
+        assert [call.method for call in said if isinstance(call, Call)] == [CLOCK_METHOD, 1]
         await a.close()
         await late.close()
 

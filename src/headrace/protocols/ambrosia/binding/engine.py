@@ -94,7 +94,8 @@ class Engine:
         self._out: list[bytes] = []
         self._muted = False
         self._in_message = False
-        self._restored = False
+        self.restored = False
+        """It has its state: that of a checkpoint, or the first one."""
         self._attached: set[str] = set()
         self._blob: list[bytes] = []
         first = factory()
@@ -153,9 +154,9 @@ class Engine:
             self._upgrade()
         if kind == Type.UPGRADE_SERVICE:
             return
-        if kind == Type.TAKE_BECOMING_PRIMARY_CHECKPOINT and not self._restored:
+        if kind == Type.TAKE_BECOMING_PRIMARY_CHECKPOINT and not self.restored:
             self._out.append(codec.encode(codec.InitialMessage(INITIAL + os.urandom(SEED_BYTES))))
-            self._restored = True
+            self.restored = True
         if kind != Type.TAKE_CHECKPOINT:
             self.primary = True
         elif not self.primary:
@@ -176,7 +177,7 @@ class Engine:
         self._out += [codec.encode(codec.Checkpoint(len(blob))), blob]
 
     def _restore(self, blob: bytes) -> None:
-        self._restored = True
+        self.restored = True
         if self.keyed is not None:
             with self.muted():
                 self.keyed.load(blob)

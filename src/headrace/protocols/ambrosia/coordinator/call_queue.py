@@ -382,6 +382,12 @@ class CallQueue:
         future = self._hub.transact(ops)
         future.add_done_callback(lambda done: self._committed(done, logged))
 
+    def time_now(self, sequence: int) -> list[Op]:
+        """What begins a record if records are to begin with the time."""
+        if self.clock is None:
+            return []
+        return [Append(self._names.log, pack([self._time_of_record(self.clock())], sequence)[0])]
+
     @staticmethod
     def _time_of_record(time_us: int) -> Arrival:
         message = encode(Call(CLOCK_METHOD, RpcType.IMPULSE, TIME.pack(time_us)))

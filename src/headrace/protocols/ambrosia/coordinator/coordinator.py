@@ -35,6 +35,10 @@ logger = logging.getLogger("headrace.ambrosia")
 PROTOCOL: Final = "ambrosia"
 MESSAGE_OVERHEAD_BYTES: Final = 16
 DEBUGGING_MAX: Final = 16
+TAKES_CHECKPOINTS: Final = frozenset(
+    {State.RUNNING, State.CHECKPOINTING, State.STORING}
+    | {State.FOLLOWING, State.FOLLOWING_CHECKPOINTING, State.FOLLOWING_STORING}
+)
 
 
 class UnknownImmortal(BadRequest):
@@ -64,6 +68,7 @@ class Coordinator:
         self.instances: dict[str, Instance] = {}
         self.ports: dict[str, PortPair] = {}
         self.debugging: dict[str, list[DebugSession]] = {}
+        self.importing: set[str] = set()
         self.metrics = hub.metrics.section(AmbrosiaMetrics)
         self._tasks: set[asyncio.Task[None]] = set()
         self._failing = False
@@ -171,9 +176,13 @@ class Coordinator:
     async def register(self, name: str, section: ImmortalSection) -> Registration:
         """Register an immortal, or change the options of one. Its committer id stays what it was."""
         instance = self.instances.get(name)
+        if name in self.importing:
+            raise Busy(f"immortal {name!r} is being imported")
         if instance is None or instance.registration is None:
             check_name(name, self.settings.name_bytes_max)
         registration = _registration(name, section, instance)
+        if instance is not None and instance.registration == registration and name in self.ports:
+            return registration  # nothing changes: a binding that is quicker than its coordinator's command stays
         is_new = instance is None
         if instance is None:  # nothing is noted before it is sure that it can be served: every start would fail on it
             instance = await self._open_instance(name, None)
@@ -253,17 +262,19 @@ class Coordinator:
             return None
         return guest
 
-    def _link(self, instance: Instance, receive: asyncio.Transport, send: asyncio.Transport) -> Link | None:
+    def _link(
+        self, instance: Instance, receive: asyncio.Transport, send: asyncio.Transport, takes_checkpoints: bool
+    ) -> Link | None:
         registration = instance.registration
-        if self._failing or registration is None or (instance.primary is not None and not registration.standby):
+        if self._failing or registration is None:
             return None
         checkpoint = instance.newest_checkpoint()
-        if instance.primary is not None:
-            if checkpoint is None:
+        if takes_checkpoints or instance.primary is not None:
+            if checkpoint is None or not instance.may_follow(takes_checkpoints):
                 return None
             link = Link(self, instance, receive, send)
-            instance.standbys.append(link)
-            link.start(Input.CONNECTED_STANDBY, checkpoint)
+            instance.follows(link, takes_checkpoints)
+            link.start(Input.CONNECTED_CHECKPOINTER if takes_checkpoints else Input.CONNECTED_STANDBY, checkpoint)
             return link
         link = instance.primary = Link(self, instance, receive, send)
         instance.absent_bytes = 0
@@ -273,6 +284,7 @@ class Coordinator:
 
     def _start_up(self, instance: Instance, registration: Registration, checkpoint: CheckpointInfo | None) -> Input:
         if checkpoint is None:
+            registration.version = registration.upgrade_version  # what starts anew has nothing to upgrade
             return Input.CONNECTED_NEW
         if not registration.started:
             self.spawn(instance.ensure_started())  # its first start was interrupted after checkpoint 1
@@ -333,12 +345,17 @@ class Coordinator:
     async def checkpoint(self, name: str) -> CheckpointInfo:
         """Ask the binding for a checkpoint, and wait until it is durable."""
         instance = self.find(name)
-        link = instance.primary
-        if link is None or link.session.state not in (State.RUNNING, State.CHECKPOINTING, State.STORING):
+        link = instance.checkpointer or instance.primary
+        if link is None or link.session.state not in TAKES_CHECKPOINTS:
             raise BadRequest(f"immortal {name!r} has no running binding that could take a checkpoint")
         taken = asyncio.shield(link.next_checkpoint)
-        if link.session.state is State.RUNNING:
-            link.input(Input.CHECKPOINT_WANTED)
+        if link is instance.checkpointer:  # what was logged before is to be in it
+            reached = asyncio.ensure_future(link.feed.reached(self.hub.bounds(instance.names.log).next))
+            await asyncio.wait((reached, taken), return_when=asyncio.FIRST_COMPLETED)
+            reached.cancel()
+            taken = asyncio.shield(link.next_checkpoint)
+        if not link.closed:
+            link.want_checkpoint()
         info = await taken
         if info is None:
             raise BadRequest(f"immortal {name!r}: the binding was lost before the checkpoint was whole")
@@ -378,7 +395,7 @@ class Coordinator:
         session = DebugSession(self, instance, candidates[-1], until, tells_end)
         opener = current()
 
-        def link(receive: asyncio.Transport, send: asyncio.Transport) -> Link:
+        def link(receive: asyncio.Transport, send: asyncio.Transport, _: bool) -> Link:
             made = Link(self, instance, receive, send)
             made.on_close = lambda: self._end_debugging(sessions, session)
             session.serve(made, how)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
+from itertools import compress
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -14,19 +17,21 @@ import pyarrow as pa
 from headrace.errors import HeadraceError, LogFailed, UnknownStream
 from headrace.hub import Hub
 from headrace.log.batch import Batch
-from headrace.log.ops import Append, CheckpointInfo, Delete, SaveCursor, SetProducer
+from headrace.log.ops import Append, CheckpointInfo, Delete, Op, SaveCursor, SetProducer
 from headrace.protocols.ambrosia.call_reader import Calls, label_of_call
 from headrace.protocols.ambrosia.codec import Call, RpcType, Type, encode, frame
 from headrace.protocols.ambrosia.coordinator.call_queue import CallQueue, LoggedRecord
 from headrace.protocols.ambrosia.coordinator.inbox import Inbox
 from headrace.protocols.ambrosia.coordinator.store import (
     CURSOR,
+    IMPULSE_PREFIX,
     INITIAL_LABEL,
     INITIAL_TABLE,
     SEQUENCE_PRODUCER,
     Registration,
     Store,
     StreamNames,
+    producer_of,
 )
 from headrace.protocols.ambrosia.lineage import Lineage
 from headrace.protocols.ambrosia.settings import Ambrosia
@@ -64,6 +69,10 @@ class Instance:
         )
         self.primary: Link | None = None
         self.standbys: list[Link] = []
+        self.checkpointer: Link | None = None
+        """A binding that follows and takes the checkpoints."""
+        self.storing = asyncio.Lock()
+        """While a checkpoint is made to count, and what it replaces is removed."""
         self.last_error: str | None = None
         self.absent_bytes = 0
         self._on_failed = on_failed
@@ -137,7 +146,6 @@ class Instance:
             self.queue.next_sequence = 1
         await self._move_pending()
         self.registration.started = True
-        self.registration.version = self.registration.upgrade_version  # what starts anew has nothing to upgrade
         await self.store.save(self.registration)
         self._begin()
 
@@ -151,24 +159,57 @@ class Instance:
         pending = self.names.pending
         bounds = self.hub.bounds(pending)
         position = max(bounds.first, self.hub.cursor(CURSOR, pending) or 0)
+        known = await self._known_pending()
         while position < bounds.next:
             batch = await self.hub.read(pending, position, limit=MOVE_COUNT_MAX, max_bytes=MOVE_BYTES_MAX)
+            position += len(batch)
+            batch = _without_known(batch, known)
             count = len(batch)
             sequence = self.queue.next_sequence
             ids = pa.array(np.full(count, sequence, np.int64))
             moved = pa.RecordBatch.from_pydict(
                 {name: batch.column(name) for name in ("payload", "type", "key")} | {"id": ids}
             )
-            position += count
+            new: list[Op] = []
+            if count:
+                new = [*self.queue.time_now(sequence), Append(self.names.log, Batch.from_arrow(moved))]
+            sequence += bool(count)
             await self.hub.transact(
                 [
-                    Append(self.names.log, Batch.from_arrow(moved)),
-                    SetProducer(self.names.log, SEQUENCE_PRODUCER, sequence + 1),
+                    *new,
+                    SetProducer(self.names.log, SEQUENCE_PRODUCER, sequence),
                     SaveCursor(CURSOR, pending, position),
                 ]
             )
-            self.queue.next_sequence = sequence + 1
+            self.queue.next_sequence = sequence
         await self.hub.trim(pending, position)
+
+    async def _known_pending(self) -> dict[str, int]:
+        """How many of the calls of each sender that wait in `pending` an import has brought into the log already."""
+        logged = self.hub.producers(self.names.log)
+        if not any(producer.startswith(producer_of("", True)) for producer in logged):
+            return {}
+        first_pending = await self.first_pending()
+        return {sender: logged.get(producer_of(sender, True), 0) - first + 1 for sender, first in first_pending.items()}
+
+    async def first_pending(self) -> dict[str, int]:
+        """The number of the first call of each sender that waits in `pending`: the last has what its counter says."""
+        pending = self.names.pending
+        bounds = self.hub.bounds(pending)
+        start = max(bounds.first, self.hub.cursor(CURSOR, pending) or 0)
+        waiting = await asyncio.to_thread(self._count_pending, start, bounds.next)
+        counters = self.hub.producers(pending)
+        return {sender: counters.get(producer_of(sender, True), count) - count + 1 for sender, count in waiting.items()}
+
+    def _count_pending(self, start: int, end: int) -> Counter[str]:
+        """By sender. Blocks on the disk."""
+        counts: Counter[str] = Counter()
+        for batch in self.hub.scan(self.names.pending, start, end, columns=["type", "key"]):
+            numbered = [_is_numbered(label) for label in batch.column("type").to_pylist()]
+            counts.update(
+                key.decode() for key in compress(batch.column("key").to_pylist(), numbered) if key is not None
+            )
+        return counts
 
     async def close(self) -> None:
         """Stop following the inbox; links are closed by whoever closes this."""
@@ -181,12 +222,26 @@ class Instance:
 
     def links(self) -> list[Link]:
         """All bindings that are linked now."""
-        return [link for link in (self.primary, *self.standbys) if link is not None]
+        return [link for link in (self.primary, *self.standbys, self.checkpointer) if link is not None]
 
     @property
     def has_standbys_of_ours(self) -> bool:
         """Whether several programs of `headrace.immortals` may be linked at a time."""
         return self.registration is not None and self.registration.clock and self.registration.standby
+
+    def may_follow(self, takes_checkpoints: bool) -> bool:
+        """Whether another binding may follow the log: never while an upgrade is to come, which it would miss."""
+        registration = self.registration
+        if registration is None or registration.upgrade_version > registration.version:
+            return False
+        return self.checkpointer is None if takes_checkpoints else registration.standby
+
+    def follows(self, link: Link, takes_checkpoints: bool) -> None:
+        """A binding follows from now on."""
+        if takes_checkpoints:
+            self.checkpointer = link
+        else:
+            self.standbys.append(link)
 
     def delivers(self, link: Link) -> None:
         """A binding is, or becomes again, one that processes messages as they come."""
@@ -226,6 +281,8 @@ class Instance:
         """A binding is gone. A standby takes over; otherwise the immortal waits for the next binding."""
         if link in self.standbys:
             self.standbys.remove(link)
+        if link is self.checkpointer:
+            self.checkpointer = None
         if link is self.primary:
             self._running.clear()
             self.primary = self.standbys.pop(0) if self.standbys else None
@@ -245,8 +302,9 @@ class Instance:
             self.absent_bytes += sum(len(record.payload) for record in records)
         else:
             self.primary.feed.offer(records)
-        for link in self.standbys:
-            link.feed.offer(records)
+        for link in (*self.standbys, self.checkpointer):
+            if link is not None:
+                link.feed.offer(records)
 
     def _failed(self, error: BaseException) -> None:
         self._on_failed(f"the log did not take calls for {self.name}: {error}", error)
@@ -348,6 +406,31 @@ class Instance:
         needed = [info.position for info in stored[-kept:]]
         needed += [cursor.index for cursor in self.hub.cursors(stream=self.names.log)]
         await self.hub.trim(self.names.log, min(needed))
+
+
+def checkpoint_meta(sent: dict[str, int], version: int, sequence: int | None) -> dict[str, str]:
+    """What is noted with a checkpoint: what the binding had said to whom, the version of its code, and the sequence id
+    of the next record."""
+    meta = {"sent": json.dumps(sent), "version": str(version)}
+    return meta if sequence is None else meta | {"sequence": str(sequence)}
+
+
+def _is_numbered(label: str | None) -> bool:
+    """Whether a call of a sender counts: impulses are not said again."""
+    return label is not None and label != INITIAL_LABEL and not label.startswith(IMPULSE_PREFIX)
+
+
+def _without_known(batch: pa.RecordBatch, known: dict[str, int]) -> pa.RecordBatch:
+    """A batch of `pending` without the calls of each sender that the log has already; `known` says how many more."""
+    if all(count <= 0 for count in known.values()):
+        return batch
+    keep = []
+    for label, key in zip(batch.column("type").to_pylist(), batch.column("key").to_pylist(), strict=True):
+        sender = "" if key is None else key.decode()
+        is_known = _is_numbered(label) and known.get(sender, 0) > 0
+        known[sender] = known.get(sender, 0) - is_known
+        keep.append(not is_known)
+    return batch.filter(pa.array(keep, pa.bool_()))
 
 
 def state_version(info: CheckpointInfo) -> int:

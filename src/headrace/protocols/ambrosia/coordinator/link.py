@@ -14,11 +14,12 @@ from headrace.log.ops import CheckpointInfo
 from headrace.protocols.ambrosia.call_reader import Calls, Event, Malformed, MessageReader
 from headrace.protocols.ambrosia.codec import AttachTo, Blob, Checkpoint, InitialMessage, Signal, Type
 from headrace.protocols.ambrosia.coordinator.checkpoint_upload import CheckpointUpload
-from headrace.protocols.ambrosia.coordinator.instance import Instance
+from headrace.protocols.ambrosia.coordinator.instance import Instance, checkpoint_meta
 from headrace.protocols.ambrosia.coordinator.outside import OUTSIDE
 from headrace.protocols.ambrosia.coordinator.record_feed import RecordFeed
 from headrace.protocols.ambrosia.coordinator.repeats import Repeats
 from headrace.protocols.ambrosia.lineage import PREFIX, Origin, Place, read_mark
+from headrace.protocols.ambrosia.pairing import takes_checkpoints
 from headrace.protocols.ambrosia.session import Action, Input, Session, State
 from headrace.protocols.errors import RemoteProtocolError
 
@@ -231,6 +232,8 @@ class Link:
             self.input(Input.CHECKPOINT)
         elif isinstance(event, AttachTo):
             attaches = Action.ATTACH in self.session.handle(Input.ATTACH_TO)
+            if takes_checkpoints(event.destination) and self is not self.instance.checkpointer:
+                raise RemoteProtocolError("a checkpointer said so too late: it was taken for another binding")
             if event.destination.startswith(PREFIX):
                 self._marks, self._after = True, read_mark(event.destination)
             elif attaches and not event.destination.startswith(b"@"):  # the outside, or the mark of a pair of sockets
@@ -346,9 +349,17 @@ class Link:
     # --- what goes out ------------------------------------------------------------------------------------------
 
     def _want_checkpoint_by_size(self) -> None:
-        """Called whenever records were sent."""
-        full = self.feed.sent_bytes >= self.registration.checkpoint_log_bytes
-        if full and self.session.state is State.RUNNING:
+        """Called whenever records were sent. Where a checkpointer is linked, the primary takes one only if that one has
+        not: once as much again was sent."""
+        bytes_max = self.registration.checkpoint_log_bytes
+        if self is self.instance.primary and self.instance.checkpointer is not None:
+            bytes_max *= 2
+        if self.feed.sent_bytes >= bytes_max:
+            self.want_checkpoint()
+
+    def want_checkpoint(self) -> None:
+        """Ask for a checkpoint, unless one is on its way or it is not the time."""
+        if self.session.state in (State.RUNNING, State.FOLLOWING):
             self.input(Input.CHECKPOINT_WANTED)
 
     def _ask(self, kind: Type) -> None:
@@ -391,26 +402,37 @@ class Link:
         await asyncio.gather(*(destination.queue.flushed() for destination in called))
         await self.coordinator.outside.flushed(self.instance)
         await self._repeats.compare()
-        if self._stored_checkpoint is not None and not self.counts["checkpoints"]:  # the one that ends a recovery
-            self._tell_missing_calls()
+        is_recovered = self._stored_checkpoint is not None and self.session.state is State.STORING
+        if is_recovered and not self.counts["checkpoints"] and self.instance.links() == [self]:
+            self._tell_missing_calls()  # nobody who follows can have said what this one has not come to
         if self._initial is not None:
             await self.coordinator.store.keep_initial(self.instance.name, self._initial)
             self._initial = None
         position, sequence = self._asked_at
         upgraded = self.session.state is State.UPGRADE_STORING
         version = self.registration.upgrade_version if upgraded else self.registration.version
-        meta = {"sent": json.dumps(upload.sent), "version": str(version)}
-        if sequence is not None:
-            meta["sequence"] = str(sequence)
-        info = await upload.commit(position, meta)
-        self._upload = None
-        self.counts["checkpoints"] += 1
-        self.coordinator.metrics.checkpoints.inc()
-        self.coordinator.metrics.checkpoint_bytes.inc(upload.size)
-        await self.instance.checkpoint_stored()
+        meta = checkpoint_meta(upload.sent, version, sequence)
+        async with self.instance.storing:
+            newest = self.instance.newest_checkpoint()
+            if newest is not None and newest.position > position:  # the log before that one may be gone
+                self._upload = None
+                await upload.abort()
+                info = newest
+            else:
+                info = await upload.commit(position, meta)
+                self._upload = None
+                self._stored(upload.size)
+                await self.instance.checkpoint_stored()
         self.next_checkpoint.set_result(info)
         self.next_checkpoint = asyncio.get_running_loop().create_future()
         self.input(Input.STORED)
+
+    def _stored(self, size: int) -> None:
+        self.counts["checkpoints"] += 1
+        self.coordinator.metrics.checkpoints.inc()
+        self.coordinator.metrics.checkpoint_bytes.inc(size)
+        if self is self.instance.checkpointer and self.instance.primary is not None:
+            self.instance.primary.feed.sent_bytes = self.feed.sent_bytes
 
     def _tell_missing_calls(self) -> None:
         """Say so if the binding has not said all again that it had said before: its next calls, which bear those

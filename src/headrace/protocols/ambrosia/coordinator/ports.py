@@ -23,7 +23,7 @@ from headrace.errors import HeadraceError, LimitExceeded
 from headrace.hub import Hub
 from headrace.hub.intake import Arrival, Intake
 from headrace.protocols.ambrosia.coordinator.link import Link
-from headrace.protocols.ambrosia.pairing import MARK_BYTES, port_in
+from headrace.protocols.ambrosia.pairing import MARK_BYTES, Mark, mark_in
 from headrace.protocols.ambrosia.settings import Sockets
 from headrace.security import Principal
 from headrace.serving.listener import let_go, open_server
@@ -34,7 +34,8 @@ MARK_S: Final = 5.0
 RETRY_S: Final = 0.05
 WRITE_BUFFER_BYTES: Final = 1 << 20
 EARLY_BYTES_MAX: Final = 64 << 10
-MakeLink = Callable[[asyncio.Transport, asyncio.Transport], Link | None]
+MakeLink = Callable[[asyncio.Transport, asyncio.Transport, bool], Link | None]
+"""Of two sockets, and whether the binding said that it only takes checkpoints."""
 
 
 class Guest:
@@ -142,13 +143,13 @@ class ReceiveSocket(_Socket):
         self._early += data
         if len(self._early) > EARLY_BYTES_MAX:  # a binding has little to say before it is told to start
             self.transport.abort()
-        elif self.half is not None:
+        elif self.mark is not None:
             self.ports.pair_up()
 
     @property
-    def half(self) -> int | None:
-        """The port from which the other half comes, if it was said."""
-        return port_in(bytes(self._early[:MARK_BYTES]))
+    def mark(self) -> Mark | None:
+        """From which port the other half comes, if it was said."""
+        return mark_in(bytes(self._early[:MARK_BYTES]))
 
     def linked(self, link: Link) -> None:
         """The other half has come."""
@@ -264,7 +265,8 @@ class PortPair:
             return
         receive, send = pair
         try:
-            link = self._link(receive.transport, send.transport)
+            takes_checkpoints = receive.mark is not None and receive.mark.takes_checkpoints
+            link = self._link(receive.transport, send.transport, takes_checkpoints)
         except HeadraceError as error:
             logger.warning("immortal %s: a binding was refused: %s", self.name, error)
             receive.transport.abort()
@@ -281,7 +283,7 @@ class PortPair:
     def _next_pair(self) -> tuple[ReceiveSocket, _Socket] | None:
         for receive in self._receives:
             for send in self._sends:
-                if receive.half is not None and receive.half == send.peer_port:
+                if receive.mark is not None and receive.mark.port == send.peer_port:
                     return receive, send
         if not self._receives or not self._sends:
             return None

@@ -37,7 +37,8 @@ _LONG: Final = struct.Struct("<q")
 _PAIR: Final = struct.Struct("<qq")
 _OUTPUT: Final = struct.Struct("<qqqi")
 _PAGE: Final = struct.Struct("<ii")
-PAGE_COUNTS_BYTES: Final = 4 * 8
+_PAGE_COUNTS: Final = struct.Struct("<4q")
+COMMITTER_BYTES: Final = struct.Struct("<i")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,15 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
+class Page:
+    """Messages of an output: their bytes, and the numbers of the first and the last."""
+
+    messages: bytes
+    lowest: int
+    highest: int
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointFile:
     """A checkpoint file up to its blob, which starts at `blob_at` of the bytes that were read."""
 
@@ -116,6 +126,8 @@ def _decode_named(
     kind: type[Named], layout: struct.Struct, data: bytes, at: int, count: int
 ) -> tuple[tuple[Named, ...], int]:
     """So many times a name and its numbers."""
+    if count < 0:
+        raise RemoteProtocolError(f"{count} names and numbers")
     items = []
     for _ in range(count):
         name, at = read_name(data, at, len(data))
@@ -170,9 +182,15 @@ def _decode_output(data: bytes, at: int) -> tuple[Output, int]:
     pages = []
     for _ in range(count):
         (_, used), _ = _unpack(_PAGE, data, at)
-        page, at = _take(data, at, _PAGE.size + used + PAGE_COUNTS_BYTES)
+        page, at = _take(data, at, _PAGE.size + used + _PAGE_COUNTS.size)
         pages.append(page)
     return Output(destination, last, trim, replayable_trim, tuple(pages)), at
+
+
+def page_of(data: bytes) -> Page:
+    """A page as an output has it."""
+    highest, lowest, _, _ = _PAGE_COUNTS.unpack_from(data, len(data) - _PAGE_COUNTS.size)
+    return Page(data[_PAGE.size : -_PAGE_COUNTS.size], lowest, highest)
 
 
 def decode_checkpoint_head(data: bytes) -> CheckpointFile:
