@@ -128,6 +128,11 @@ class KafkaJournal(JournalPort):
     def first(self) -> int:
         return self._pieces[0].sequence if len(self._pieces) else self.durable_sequence
 
+    @property
+    def needed_from(self) -> int:
+        """The offset of the oldest message that the log would be recovered from."""
+        return self._pieces[0].offset if len(self._pieces) else self.next_offset
+
     # -- reading and claiming --------------------------------------------------------------------------------------
 
     def read(self, sequence: int | None, is_final: bool = False, bookmark: bytes = b"") -> Iterator[Stored]:
