@@ -46,11 +46,9 @@ def test_topics_that_are_changed_under_a_hub(brokers: SharedBrokers, tmp_path: P
         create_missing(kafka, settings)
         assert hub.process is not None
         assert hub.process.wait(180) == 4
-        assert "was deleted and created again" in hub.log.read_text()
-        hub.process = None
+        assert "deleted and created again" in hub.log.read_text()  # its own look, or a history of the console
         with pytest.raises((AssertionError, RuntimeError)):
             hub.start()
-        assert hub.log.read_text().count("was deleted and created again") > 1
-        assert kafka.bounds(name, 0) == (0, 0), "nobody began another log"
+        assert "hubs do not start over by themselves" in hub.log.read_text()
         hub.process = None
     kafka.close()

@@ -12,7 +12,6 @@ import asyncio
 import logging
 import os
 import time
-from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -92,7 +91,8 @@ class Standby:
         base.metrics.before_scrape(self._measure)
         ClusterVerbs(node).register(base.verbs)
         node.on_owner = self._other_owns
-        node.identity.on_lost = partial(asyncio.get_running_loop().call_soon_threadsafe, self._lost)
+        loop = asyncio.get_running_loop()
+        node.identity.on_lost = lambda why: loop.call_soon_threadsafe(self._lost, why)
         await self._listen(names)
         await self._open_door()
         await node.start(self.addresses | ({LISTENER: self.door.address} if self.door.address else {}))
