@@ -70,7 +70,7 @@ function card(cell, found) {
 function warning(problems) {
   return h(
     "section",
-    { class: "card", "aria-label": "Topics" },
+    { class: "card", "aria-label": "Topics on Kafka" },
     h("h2", {}, "Topics on Kafka ", pill(count(problems.length, "problem"), "bad")),
     problems.map((problem) => h("p", {}, problem.text, ": ", h("code", {}, problem.command))),
   );
