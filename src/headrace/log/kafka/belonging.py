@@ -36,7 +36,7 @@ def check_store(store: Store, uri: str, journal: Topic, *, marks: bool, is_known
             "give all hubs the same. If it was moved here, copy its folder 'journal' as well"
         )
     if marks:
-        mark = f"{MARKS}/{journal.id}"
+        mark = f"{MARKS}/{_plain(journal.id)}"
         store.put(mark, journal.name.encode())
         try:
             _is_marked(store, uri, journal)
@@ -48,7 +48,7 @@ def check_store(store: Store, uri: str, journal: Topic, *, marks: bool, is_known
 def _is_marked(store: Store, uri: str, journal: Topic) -> bool:
     found = store.list(MARKS)
     for id in found:
-        if id != journal.id:
+        if id != _plain(journal.id):
             other = store.get(f"{MARKS}/{id}").decode(errors="replace")
             if other == journal.name:
                 raise Unrecoverable(
@@ -60,6 +60,11 @@ def _is_marked(store: Store, uri: str, journal: Topic) -> bool:
                 f"{other}. Choose another store: hubs remove from theirs what their journal does not name"
             )
     return bool(found)
+
+
+def _plain(id: str) -> str:
+    """As a name in a folder: clients tell ids in an alphabet with a slash."""
+    return id.replace("/", "_").replace("+", "-")
 
 
 def patiently(check: Callable[[], None], timeout_s: float) -> None:

@@ -102,6 +102,17 @@ def test_two_that_mark_a_store_at_the_same_moment(tmp_path: Path, monkeypatch: p
     assert list((tmp_path / "far/0/journal").iterdir()) == [tmp_path / "far/0/journal/of-another"]
 
 
+def test_ids_with_a_slash_are_names_without(tmp_path: Path) -> None:
+    """As brokers have them."""
+    places = Places(tmp_path)
+    far = (tmp_path / "far").as_uri()
+    create_missing(places.kafka, KafkaSettings(prefix="one"))
+    places.kafka.topics["one.journal"].id = "2bT3r8CuQzC8XClOLk/+gA"
+    places.open("one", far).close()
+    places.open("one", far).close()
+    assert [each.name for each in (tmp_path / "far/0/journal").iterdir()] == ["2bT3r8CuQzC8XClOLk_-gA"]
+
+
 def test_a_store_that_cannot_be_reached_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     places = Places(tmp_path)
     monkeypatch.setattr("headrace.log.kafka.belonging.RETRY_S", 0.01)
