@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
+from faults.test_kafka_topics import change
 from kafka_brokers import Brokers
 from playwright.sync_api import Page, expect
 from support.cluster import HubCluster
@@ -32,7 +34,7 @@ def cluster(brokers: Brokers, tmp_path: Path) -> Iterator[HubCluster]:
 
 
 @pytest.mark.kafka
-def test_owner_and_follower_are_shown_and_who_has_gone(
+def test_owner_and_follower_are_shown_and_who_has_gone_and_what_is_wrong_with_topics(
     brokers: Brokers, cluster: HubCluster, open_page: OpenPage
 ) -> None:
     owner, (follower,) = cluster.wait_for_owner(), cluster.followers
@@ -45,3 +47,8 @@ def test_owner_and_follower_are_shown_and_who_has_gone(
     expect(rows.nth(1)).to_contain_text("hub-2follower")
     follower.kill()
     expect(rows.nth(1)).to_contain_text("hub-2gone")
+    settings = dict(setting.split("=", 1) for setting in cluster.settings)
+    admin = AdminClient({"bootstrap.servers": brokers.servers})
+    change(admin, f"{settings['log.kafka.prefix']}.journal", "min.insync.replicas", "1")
+    topics = page.get_by_label("Topics on Kafka")
+    expect(topics).to_contain_text("min.insync.replicas is 1 and must be 2: kafka-configs.sh", timeout=60_000)

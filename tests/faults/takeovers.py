@@ -8,13 +8,15 @@ stopped for twice its session and woken, or told to hand over; brokers are kille
 `--judge-every` takeovers, and in the end, all hubs are killed and the log is opened with an empty disk: it must hold
 every acknowledged batch and transaction once, whole, in order, at indexes without a gap.
 
-What has been acknowledged and done stands in the folder: run again over the same one, it goes on where it was.
+What has been acknowledged and done is in the folder: run again over the same one, it continues, with the same brokers
+and all that they hold. `--minutes` ends one run sooner, with a judgement; the numbers are those of all runs together.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import shutil
 import signal
@@ -294,18 +296,26 @@ class Trial:
         kinds = (FlightWriter, FlightWriter, LedgerWriter, LedgerWriter)
         self.writers = [kind(number, self.cluster, folder, self._pause) for number, kind in enumerate(kinds)]
 
-    def run(self, takeovers: int, broker_kills: int, judge_every: int, ways: Iterable[str] = ()) -> str:
-        """All of it; a line for people. Raises an `AssertionError` when something was lost, doubled or torn. `ways` are
-        those of the takeovers, by chance when there are no more."""
+    def run(
+        self,
+        takeovers: int,
+        broker_kills: int,
+        judge_every: int,
+        ways: Iterable[str] = (),
+        limit_s: float = math.inf,
+    ) -> str:
+        """All of it, or what there is time for; a line for people. Raises an `AssertionError` when something was lost,
+        doubled or torn. `ways` are those of the takeovers, by chance when there are no more."""
+        until_s = time.monotonic() + limit_s
         learn_struct_types()
         chance = random.Random(self._seed + self.progress.takeovers)
         given = iter(ways)
         records = 0
         with self.cluster:
             self._begin()
-            breaking = BrokerBreaker(self.havoc, broker_kills)
+            breaking = BrokerBreaker(self.havoc, broker_kills, until_s)
             breaking.start()
-            while (done := self.progress.takeovers) < takeovers:
+            while (done := self.progress.takeovers) < takeovers and time.monotonic() < until_s:
                 self._writers_get_on()
                 self.havoc.take_over(next(given, None) or chance.choice(WAYS))
                 breaking.check()
@@ -318,7 +328,7 @@ class Trial:
             records = self._judge()
             for writer in self.writers:
                 writer.stopping = True
-        took = sorted(self.progress.takeover_s)
+        took = sorted(self.progress.takeover_s) or [math.nan]
         pauses = [round(writer.longest_pause_s, 1) for writer in self.writers]
         acknowledged = sum(writer.acknowledged for writer in self.writers)
         return (
@@ -379,17 +389,18 @@ class Trial:
 
 
 class BrokerBreaker(threading.Thread):
-    """Kills brokers, one after the other, until there were so many."""
+    """Kills brokers, one after the other, until enough were killed, or it is time to end."""
 
-    def __init__(self, havoc: Havoc, kills: int) -> None:
+    def __init__(self, havoc: Havoc, kills: int, until_s: float) -> None:
         super().__init__(name="broker breaker", daemon=True)
         self._havoc = havoc
         self._kills = kills
+        self._until_s = until_s
         self._error: Exception | None = None
 
     def run(self) -> None:
         try:
-            while self._havoc.progress.done["broker"] < self._kills:
+            while self._havoc.progress.done["broker"] < self._kills and time.monotonic() < self._until_s:
                 self._havoc.kill_broker()
                 time.sleep(2)
         except Exception as error:
@@ -413,7 +424,8 @@ def main() -> None:
     options.add_argument("--takeovers", type=int, default=100)
     options.add_argument("--broker-kills", type=int, default=50)
     options.add_argument("--judge-every", type=int, default=20)
-    options.add_argument("--folder", type=Path, help="kept, and gone on with the next time; a temporary one otherwise")
+    options.add_argument("--minutes", type=float, default=math.inf, help="then judge and end: the next run continues")
+    options.add_argument("--folder", type=Path, help="kept, and continued the next time; a temporary one otherwise")
     options.add_argument("--seed", type=int, default=1)
     chosen = options.parse_args()
     fetch()
@@ -423,7 +435,9 @@ def main() -> None:
     brokers = Brokers(folder / "brokers", options=(*START_QUICKLY, *sharing()))
     try:
         brokers.start()
-        print(Trial(folder, brokers, chosen.seed).run(chosen.takeovers, chosen.broker_kills, chosen.judge_every))
+        trial = Trial(folder, brokers, chosen.seed)
+        numbers = (chosen.takeovers, chosen.broker_kills, chosen.judge_every)
+        print(trial.run(*numbers, limit_s=chosen.minutes * 60))
     finally:
         brokers.stop()
         if chosen.folder is None:

@@ -54,10 +54,14 @@ def init(
         for plan in plans:
             people().print(Text(f"{plan.name}: {'made' if plan.name in made else 'exists'}"))
         for problem in wrong:
-            people().print(Text.assemble(("✗ ", "bold red"), problem.text))
-            people().print(Text(f"    → {problem.command}", style="bold red"), soft_wrap=True)
+            _print_problem(problem.text, problem.command)
     if wrong:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _print_problem(text: str, command: str) -> None:
+    people().print(Text.assemble(("✗ ", "bold red"), text))
+    people().print(Text(f"    → {command}", style="bold red"), soft_wrap=True)
 
 
 @app.command()
@@ -83,3 +87,5 @@ def status(answer: Answer) -> None:
             took = f", took over in {cell.takeover_s:.1f} s" if cell.takeover_s else ""
             journal = f"{cell.next_offset - cell.first_offset} messages in the journal"
             people().print(Text(f"\ncell {cell.cell}: {owner}, epoch {cell.epoch}{took}; {journal}"))
+        for problem in found.problems:
+            _print_problem(problem.text, problem.command)

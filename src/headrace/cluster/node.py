@@ -22,8 +22,9 @@ from collections.abc import Callable
 import msgspec
 
 from headrace import __version__
+from headrace.cluster.identity import Identity
 from headrace.cluster.introductions import LISTENER, Known, new_key
-from headrace.cluster.notes import CellNote, HubNote, Notes
+from headrace.cluster.notes import CellNote, HubNote, LogNote, Notes
 from headrace.cluster.ranks import should_follow
 from headrace.cluster.route import Owner, Route
 from headrace.config import Config
@@ -76,6 +77,7 @@ class Node:
         self.on_owner: Callable[[Owner], None] = lambda owner: None
         """Told of each new owner but this hub itself."""
         self.kafka = kafka
+        self.identity = Identity(kafka, config.log.kafka, CELL)
         self._epoch = 0
         """Of this hub's own claim, once it serves."""
         self._loop = asyncio.get_running_loop()
@@ -94,10 +96,16 @@ class Node:
         """Join, when it is known who owns the cell. `addresses` are those of the listeners, as they are bound."""
         self.addresses = advertised(addresses, self.config.cluster.advertise)
         await asyncio.to_thread(self.notes.read_all)
+        await asyncio.to_thread(self.identity.begin, self.log_note)
         await asyncio.to_thread(self._find_rank)
         self.notes.start()
         self._member.start()
         self._looking.start()
+
+    @property
+    def log_note(self) -> LogNote | None:
+        """What the log was begun in; None when it was never owned, as far as notes say."""
+        return self.notes.logs.get(CELL)
 
     # -- chosen or not ---------------------------------------------------------------------------------------------
 
@@ -168,6 +176,7 @@ class Node:
             except KafkaError as error:
                 logger.debug("the end of the cell is not known", extra=fields(error=str(error)))
             self._find_rank()
+            self.identity.look(self.log_note)
             now = self._hub_note()
             if told is None or msgspec.structs.replace(now, updated_us=told.updated_us) != told:
                 told = now
@@ -220,6 +229,8 @@ class Node:
         self._epoch = epoch
         self.route.claimed(Owner(self.name, self.life, epoch, self.addresses))
         await asyncio.to_thread(self.notes.publish, self._cell_note(took_s))
+        if self.log_note is None:
+            await asyncio.to_thread(self.notes.publish, self.identity.note())
         return took_s
 
     def _cell_note(self, took_s: float = 0.0, is_leaving: bool = False) -> CellNote:

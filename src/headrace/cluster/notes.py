@@ -1,10 +1,12 @@
 """Notes that hubs leave for each other in the topic `PREFIX.cells`: who owns the cell, and where each hub is reached.
 
 They are hints: a note may be old. Only a claim in the journal makes an owner. The topic is compacted: the last note
-under a key counts, and an empty one takes it away.
+under a key counts, and an empty one takes it away. One note is more than a hint: which topics and which store the log
+was begun in (`identity.py`).
 
     key    cell/<number>    MessagePack of `CellNote`
            hub/<life>       MessagePack of `HubNote`
+           log/<number>     MessagePack of `LogNote`
 """
 
 from __future__ import annotations
@@ -62,6 +64,17 @@ class HubNote(msgspec.Struct, frozen=True):
     """It reads the journal as it grows, or owns it. Earlier versions did, all of them."""
 
 
+class LogNote(msgspec.Struct, frozen=True):
+    """What a cell is kept in, left by its first owner."""
+
+    cell: int
+    journal: str
+    """The id of the topic: new each time a topic is created."""
+    blobs: str
+    store: str
+    """`log.kafka.store`."""
+
+
 class Notes:
     """All notes, as they come in. A thread reads them; `on_note` is told, in that thread."""
 
@@ -71,6 +84,7 @@ class Notes:
         self.cells: dict[int, CellNote] = {}
         self.hubs: dict[str, HubNote] = {}
         """By life."""
+        self.logs: dict[int, LogNote] = {}
         self.offset = 0
         """Of the next note."""
         self._kafka = kafka
@@ -127,6 +141,10 @@ class Notes:
                 self.hubs.pop(name, None)
             else:
                 self.hubs[name] = note
+        elif kind == "log":
+            log = _decoded(received.value, LogNote)
+            if log is not None:
+                self.logs[log.cell] = log
         if note is not None:
             self._on_note(note)
         self.offset = max(self.offset, received.offset + 1)
@@ -139,9 +157,15 @@ class Notes:
             logger.warning("it is not known whether there are more notes", extra=fields(error=str(error)))
             return 0
 
-    def publish(self, note: CellNote | HubNote, timeout_s: float = CLOSE_S) -> None:
+    def publish(self, note: CellNote | HubNote | LogNote, timeout_s: float = CLOSE_S) -> None:
         """Leave a note, or say in the log that it could not be left: blocks."""
-        key = f"cell/{note.cell}" if isinstance(note, CellNote) else f"hub/{note.life}"
+        match note:
+            case CellNote():
+                key = f"cell/{note.cell}"
+            case HubNote():
+                key = f"hub/{note.life}"
+            case LogNote():
+                key = f"log/{note.cell}"
         self._send(key, msgspec.msgpack.encode(note), timeout_s)
 
     def withdraw(self, life: str) -> None:

@@ -41,6 +41,7 @@ from headrace.serving import http
 from headrace.serving.listener import Listener
 from headrace.serving.runtime import StartFailed
 from headrace.telemetry.log_lines import fields
+from headrace.telemetry.metrics import ClusterMetrics
 
 logger = logging.getLogger("headrace.cluster")
 
@@ -85,10 +86,13 @@ class Standby:
         base, node = self.base, self.node
         base.health.owns = lambda cell: False
         base.health.note("cluster", self._role)
+        base.health.note("kafka", node.identity.trouble)
         base.health.check("cluster", self._trouble, lambda principal: self._trouble())
         base.metrics.before_scrape(self._measure)
         ClusterVerbs(node).register(base.verbs)
         node.on_owner = self._other_owns
+        loop = asyncio.get_running_loop()
+        node.identity.on_lost = lambda why: loop.call_soon_threadsafe(self._lost, why)
         await self._listen(names)
         await self._open_door()
         await node.start(self.addresses | ({LISTENER: self.door.address} if self.door.address else {}))
@@ -163,8 +167,10 @@ class Standby:
         settings = self.config.log
         disk = OsDisk(settings.data)
         kafka = self._kafka or connect(settings.kafka)
+        node = self.node
+        knows_store = node.identity.knows_store(node.log_note)
         try:
-            return open_cell(disk, SystemClock(), settings, kafka, claim=self.node.claim, turn=turn)
+            return open_cell(disk, SystemClock(), settings, kafka, claim=node.claim, turn=turn, knows_store=knows_store)
         except BaseException:
             disk.close()
             kafka.close()
@@ -174,6 +180,8 @@ class Standby:
         """Follow the cell whenever that is this hub's task, until it has claimed it."""
         node = self.node
         while True:
+            if node.identity.lost is not None:
+                raise node.identity.lost
             is_wanted = node.should_follow or node.chosen_at is not None
             if self._opening is None and is_wanted:
                 self._begin_to_follow()
@@ -200,9 +208,11 @@ class Standby:
         log = await self._followed()
         self.node.turn.reached("recovered")
         settings = self.config.log.kafka
+        journal = log.journal
+        assert isinstance(journal, KafkaJournal)
+        self.node.identity.needed_from = lambda: journal.needed_from
         if settings.strict_reads:
-            assert isinstance(log.journal, KafkaJournal)
-            self.log = cast(LogPort, Leased(log, log.journal, settings.lease_s))
+            self.log = cast(LogPort, Leased(log, journal, settings.lease_s))
         else:
             self.log = log
         await self._wait_for_lease(log)
@@ -225,6 +235,8 @@ class Standby:
             hub.peers.own = self.node.addresses
         ClusterVerbs(self.node, self.log).register(hub.verbs)
         hub.health.note("cluster", self._role)
+        hub.health.note("kafka", self.node.identity.trouble)
+        hub.metrics.before_scrape(lambda: self._measure_topics(hub.metrics.cluster))
 
     async def give_up(self, name: str) -> None:
         """The hub's own listener takes the port. Connections that wait here go there."""
@@ -249,8 +261,12 @@ class Standby:
     def _other_owns(self, owner: Owner) -> None:
         for front in self.fronts.values():
             front.drop_all_but(owner)
-        if self._is_serving and not self.fenced.done():
-            self.fenced.set_result(f"hub {owner.hub} has taken cell {CELL} with epoch {owner.epoch}")
+        if self._is_serving:
+            self._lost(f"hub {owner.hub} has taken cell {CELL} with epoch {owner.epoch}")
+
+    def _lost(self, why: str) -> None:
+        if not self.fenced.done():
+            self.fenced.set_result(why)
 
     # -- the rest --------------------------------------------------------------------------------------------------
 
@@ -270,6 +286,10 @@ class Standby:
         metrics.epoch.labels(cell=CELL).set(max(self.node.route.epoch, self.node.turn.epoch))
         metrics.lag_bytes.set(self.node.lag_bytes)
         metrics.follows.set(self.node.follows)
+        self._measure_topics(metrics)
+
+    def _measure_topics(self, metrics: ClusterMetrics) -> None:
+        metrics.topic_problems.set(len(self.node.identity.problems))
 
     async def leaves(self) -> None:
         """The process is about to stop."""

@@ -48,6 +48,13 @@ class CellStatus(msgspec.Struct, frozen=True):
     """Of the log, at the owner: bytes in the store, bytes of journal behind the snapshot, and so on."""
 
 
+class TopicProblem(msgspec.Struct, frozen=True):
+    """What is wrong with a topic on Kafka, and the command that mends it."""
+
+    text: str
+    command: str
+
+
 class ClusterStatus(msgspec.Struct, frozen=True):
     """All of it. `asked` is the hub that answered."""
 
@@ -56,6 +63,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     brokers: list[str]
     hubs: list[HubStatus]
     cells: list[CellStatus]
+    problems: list[TopicProblem] = []
 
 
 def look(
@@ -118,4 +126,6 @@ class ClusterVerbs:
         """As this hub sees it."""
         node = self._node
         gauges = {} if self._log is None else self._log.gauges()
-        return await asyncio.to_thread(look, node.kafka, node.config.log.kafka, node.notes, node.name, gauges)
+        found = await asyncio.to_thread(look, node.kafka, node.config.log.kafka, node.notes, node.name, gauges)
+        problems = [TopicProblem(problem.text, problem.command) for problem in node.identity.problems]
+        return msgspec.structs.replace(found, problems=problems)

@@ -54,6 +54,7 @@ def into_journal(
         raise BadRequest(
             f"{home} holds the log that is to be moved: choose another data directory for the hub on Kafka"
         )
+    _refuse_hubs(target)
     with _directory(data) as source:
         with _shared_store(target, home) as store:
             _check_empty(target, store)
@@ -71,7 +72,9 @@ def into_journal(
 def into_directory(
     source: Shared, home: Path, data: Path, *, verify: bool = True, progress: Progress = no_progress
 ) -> Moved:
-    """Take a journal and copy all that it and its store hold to a new data directory. Hubs that run are fenced."""
+    """Take a journal and copy all that it and its store hold to a new data directory. No hub may run: one that takes
+    the journal meanwhile ends the move, since what it acknowledges would not be in the copy."""
+    _refuse_hubs(source)
     place = backup.new_directory(data, home)
     unfinished = place.with_name(place.name + UNFINISHED)
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -88,12 +91,33 @@ def into_directory(
                 with _directory(unfinished) as view:
                     compared = transfer.compare(original, view, progress)
                 (unfinished / backup.LOCK).unlink()
+            _prove(taken)
         finally:
             taken.close()
+    _refuse_hubs(source)
     place.rmdir()
     unfinished.rename(place)
     fsync_directory(place.parent)
     return Moved(copied, compared)
+
+
+def _refuse_hubs(shared: Shared) -> None:
+    if hubs := shared.hubs():
+        raise BadRequest(
+            f"hubs of this log run: {', '.join(hubs)}. Stop all of them first; one that was killed counts for "
+            "cluster.session_timeout_s (10 s, unless you changed it)"
+        )
+
+
+def _prove(taken: JournalPort) -> None:
+    """That nobody else has taken the journal since, and so nobody has acknowledged anything."""
+    taken.open()
+    try:
+        taken.write([taken.frame(0, b"", b"")])
+    except OSError as error:
+        raise BadRequest(
+            f"the log was not moved: a hub was started meanwhile ({error}); stop all hubs first"
+        ) from error
 
 
 def _refuse_damage(damage: list[Finding], what: str) -> None:

@@ -32,6 +32,10 @@ class Shared(Protocol):
         """With its cache on a disk, which it owns then."""
         ...
 
+    def hubs(self) -> list[str]:
+        """The names of those that run, or were killed a moment ago."""
+        ...
+
 
 def examine(
     shared: Shared, empty: Path, progress: Progress | None = None, row_check: RowCheck | None = None

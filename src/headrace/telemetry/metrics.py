@@ -139,6 +139,10 @@ class ClusterMetrics:
         self.takeover_seconds = make.gauge(
             "headrace_cluster_takeover_seconds", "From being chosen to serving, at this hub's last takeover"
         )
+        self.topic_problems = make.gauge(
+            "headrace_cluster_topic_problems",
+            "What is wrong with the topics on Kafka now: settings that may lose data, topics created again",
+        )
         self.forwarded = make.counter(
             "headrace_cluster_forwarded_total", "Connections passed on to the owner", ["listener"]
         )

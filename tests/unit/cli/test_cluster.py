@@ -1,4 +1,4 @@
-"""`headrace cluster init`, on brokers in memory."""
+"""`headrace cluster init` and `status`, on brokers in memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.cli.cluster import app
+from headrace.cli.options import Answer
+from headrace.cluster.status import CellStatus, ClusterStatus, TopicProblem
 from headrace.config import Kafka
 from headrace.log.kafka import client
 from headrace.testing import FakeKafka
@@ -46,3 +48,14 @@ def test_a_wrong_topic_is_refused(kafka: FakeKafka) -> None:
     answer = json.loads(runner.invoke(app, ["init", "--log", "kafka://a:1", "--json"]).output)
     assert answer["made"] == []
     assert answer["problems"][0]["command"].startswith("kafka-configs.sh")
+
+
+def test_status_tells_what_is_wrong_with_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = CellStatus(0, 3, "hub-1", 0, 0.5, 0, 10, {})
+    problem = TopicProblem("topic t: retention.ms is 1 and must be -1", "kafka-configs.sh --alter")
+    found = ClusterStatus("hub-1", 0, [], [], [cell], [problem])
+    monkeypatch.setattr(Answer, "request", lambda *_: found)
+    told = runner.invoke(app, ["status"])
+    assert "cell 0: owner hub-1, epoch 3" in told.output
+    assert "✗ topic t: retention.ms is 1 and must be -1" in told.output
+    assert "→ kafka-configs.sh --alter" in told.output

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -14,8 +15,12 @@ from headrace.config import Config, Log
 from headrace.config.sections import Kafka
 from headrace.doctor.cell import check_cell
 from headrace.hub import Hub
+from headrace.log import ops, transfer
 from headrace.log.batch import Batch
-from headrace.log.kafka.topics import create_missing
+from headrace.log.clock import SystemClock
+from headrace.log.disk import OsDisk
+from headrace.log.kafka.cell import open_cell
+from headrace.log.kafka.topics import create_missing, hubs_group, journal_topic
 from headrace.testing.kafka import FakeKafka
 
 
@@ -83,3 +88,63 @@ def test_the_doctor_looks_at_it(kafka: FakeKafka, data: Path, tmp_path: Path) ->
     assert [finding.level for finding in check_cell(config)] == ["fail"]
     alone = Config(log=Log(backend="kafka", kafka=Kafka(prefix="p", store="local")))
     assert [finding.level for finding in check_cell(alone)] == ["warn"]
+
+
+def test_while_a_hub_runs_nothing_is_moved(kafka: FakeKafka, data: Path, tmp_path: Path) -> None:
+    """What it acknowledged later would be in one of the two places only. A follower would take over, too."""
+    settings = Kafka(prefix="p")
+    followers = [kafka.join(hubs_group(settings), journal_topic(settings), f"hub-{n}-0123", 10) for n in (1, 2)]
+    for arguments in ((data, "kafka://host:9092/p"), ("kafka://host:9092/p", tmp_path / "back")):
+        _, text = run(*arguments, "--data", tmp_path / "hub")
+        assert "hubs of this log run: hub-1, hub-2. Stop all of them first" in text
+    assert kafka.bounds(journal_topic(settings), 0) == (0, 0)
+    assert not (tmp_path / "back").exists()
+    for each in followers:
+        each.close()
+    assert run(data, "kafka://host:9092/p", "--data", tmp_path / "hub")[0] == 0
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_hub_that_is_started_while_a_log_moves_back_ends_the_move(
+    kafka: FakeKafka, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    """Whether it has gone again, or is there still: what it has acknowledged is not in the copy."""
+    assert run(data, "kafka://host:9092/p", "--data", tmp_path / "hub")[0] == 0
+    settings = Kafka(prefix="p")
+
+    def compare_late(*_: object) -> int:
+        if leaves:
+            log = open_cell(OsDisk(tmp_path / "late"), SystemClock(), Log(kafka=settings), kafka)
+            log.close()
+        else:
+            kafka.join(hubs_group(settings), journal_topic(settings), "hub-1-0123", 10)
+        return 0
+
+    monkeypatch.setattr("headrace.log.transfer.compare", compare_late)
+    _, text = run("kafka://host:9092/p", tmp_path / "back", "--data", tmp_path / "hub")
+    assert ("a hub was started meanwhile (" if leaves else "hubs of this log run: hub-1") in text
+    assert not (tmp_path / "back/journal").exists()
+    assert not (tmp_path / "back/snapshots").exists()
+
+
+def test_a_hub_that_takes_the_empty_log_while_another_moves_in(
+    kafka: FakeKafka, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever came first has it: what the hub acknowledged is kept, and nothing is moved over it."""
+    settings = Log(kafka=Kafka(prefix="p"))
+    begin = transfer.copy_blobs
+
+    def copy_late(*arguments: Any) -> Any:
+        copied = begin(*arguments)
+        log = open_cell(OsDisk(tmp_path / "first"), SystemClock(), settings, kafka)
+        log.submit([ops.CreateStream("its own")])
+        log.commit_once()
+        log.close()
+        return copied
+
+    monkeypatch.setattr("headrace.log.transfer.copy_blobs", copy_late)
+    _, text = run(data, "kafka://host:9092/p", "--data", tmp_path / "hub")
+    assert "a log in the journal already" in text
+    log = open_cell(OsDisk(tmp_path / "second"), SystemClock(), settings, kafka)
+    assert [stream.name for stream in log.streams()] == ["its own"]
+    log.close()

@@ -47,6 +47,9 @@ class Far:
         owner.write = watched  # type: ignore[method-assign]
         return owner
 
+    def hubs(self) -> list[str]:
+        return []
+
     def store(self, disk: OsDisk) -> CachedStore:
         root, lock = disk.handover() or ("", 0)
         disk.make_dirs(CACHE)

@@ -20,9 +20,11 @@ export async function clusterPage(root, parts, view) {
     { label: "Hubs", key: (row) => row.life, empty: none },
   );
   const cells = h("div", {});
+  const problems = h("div", {});
   fill(
     root,
     head("Cluster", "Hubs in front of one log on Kafka. One owns it; the others follow, and pass clients on to it."),
+    problems,
     cells,
     h("div", { class: "card" }, h("h2", {}, "Hubs"), rows.element),
   );
@@ -32,6 +34,7 @@ export async function clusterPage(root, parts, view) {
     const found = info.health.notes?.cluster ? await call("cluster.status") : null;
     fill(none, empty("This hub is alone.", "Its log is in its data directory: log.backend is embedded."));
     rows.update(found?.hubs ?? []);
+    fill(problems, found?.problems?.length ? warning(found.problems) : null);
     fill(
       cells,
       (found?.cells ?? []).map((cell) => card(cell, found)),
@@ -61,6 +64,15 @@ function card(cell, found) {
       ["Brokers", found.brokers.join(", ")],
       ["Answered by", found.asked],
     ]),
+  );
+}
+
+function warning(problems) {
+  return h(
+    "section",
+    { class: "card", "aria-label": "Topics on Kafka" },
+    h("h2", {}, "Topics on Kafka ", pill(count(problems.length, "problem"), "bad")),
+    problems.map((problem) => h("p", {}, problem.text, ": ", h("code", {}, problem.command))),
   );
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from functools import partial
 
 from headrace.config.sections import Kafka as KafkaSettings
 from headrace.config.sections import Log as LogSettings
@@ -10,6 +11,7 @@ from headrace.log import checkpoint, segment, snapshot
 from headrace.log.cached_store import CACHE, CachedStore
 from headrace.log.clock import Clock
 from headrace.log.disk import Disk, OsDisk
+from headrace.log.kafka.belonging import check_store, patiently
 from headrace.log.kafka.client import KafkaPort, connect
 from headrace.log.kafka.journal import KafkaJournal
 from headrace.log.kafka.messages import Claim
@@ -44,12 +46,14 @@ def open_cell(
     *,
     claim: Claim | None = None,
     turn: Turn | None = None,
+    knows_store: bool = False,
 ) -> Log:
-    """Take a cell, and recover the log that it holds: blocks, with a `turn` until it comes. The disk may be empty."""
+    """Take a cell, and recover the log that it holds: blocks, with a `turn` until it comes. The disk may be empty. With
+    `knows_store` hubs have kept blobs already, elsewhere as far as the settings say."""
     kafka = kafka or connect(settings.kafka)
     require_journal(kafka, settings.kafka)
     claim = claim or new_claim(clock)
-    store = open_store(disk, settings, kafka, claim.hub, cell)
+    store = open_store(disk, settings, kafka, claim.hub, cell, marks=True, is_known=knows_store)
     journal = KafkaJournal(
         kafka,
         journal_topic(settings.kafka),
@@ -72,16 +76,26 @@ def open_cell(
         raise
 
 
-def open_store(disk: Disk, settings: LogSettings, kafka: KafkaPort, hub: str, cell: int) -> Store:
-    """Where blobs are kept. The next owner finds them in a shared one; where it does not, the journal stays whole."""
+def open_store(
+    disk: Disk,
+    settings: LogSettings,
+    kafka: KafkaPort,
+    hub: str,
+    cell: int,
+    *,
+    marks: bool = False,
+    is_known: bool = False,
+) -> Store:
+    """Where blobs are kept. The next owner finds them in a shared one; where it does not, the journal stays whole.
+    `marks` and `is_known` are about whose it is (`belonging.py`)."""
     if settings.kafka.store == LOCAL:
         for folder in FOLDERS:
             disk.make_dirs(folder)
         return DirectoryStore(disk)
-    local = DirectoryStore(_cache(disk))
+    remote = _remote(settings.kafka, kafka, cell, marks=marks, is_known=is_known)
     return CachedStore(
-        local,
-        _remote(settings.kafka, kafka, cell),
+        DirectoryStore(_cache(disk)),
+        remote,
         settings.kafka.cache_bytes,
         f"-{hub}",
         disk.local_path(""),
@@ -100,7 +114,12 @@ def _cache(disk: Disk) -> Disk:
     return OsDisk(f"{root}/{CACHE}", lock=lock)
 
 
-def _remote(settings: KafkaSettings, kafka: KafkaPort, cell: int) -> Store:
+def _remote(settings: KafkaSettings, kafka: KafkaPort, cell: int, *, marks: bool, is_known: bool) -> Store:
     if settings.store == IN_KAFKA:
         return TopicStore(kafka, blobs_topic(settings), cell, settings.timeout_s)
-    return open_uri(settings.store, str(cell))
+    store = open_uri(settings.store, str(cell))
+    journal = kafka.topic(journal_topic(settings))
+    if journal is not None:
+        check = partial(check_store, store, settings.store, journal, marks=marks, is_known=is_known)
+        patiently(check, settings.timeout_s)
+    return store

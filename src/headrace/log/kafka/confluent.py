@@ -68,6 +68,8 @@ NEVER_S = 3600.0
 LEADER_S = 1.0
 """Of the first question to the broker that led a partition when it was last asked: it may have gone."""
 AGAIN_S = 0.2
+ANSWER_S = 0.25
+"""So long a producer that has heard nothing for `LEADER_S` waits when it asks who leads now."""
 TELL_S = 3.0
 """Brokers that do not answer for so long are worth a line in the log: a new topic has no leader for a moment."""
 REFUSED_S = 3.0
@@ -124,6 +126,9 @@ class _Producer(Producer):
         self._right = Right("Write", "topic", topic)
         self._producer = confluent_kafka.Producer(config, logger=logger)
         self._unanswered = 0
+        self._heard_at = 0.0
+        """When there was an outcome last, or the first message of those under way was handed over."""
+        self._looked_at = 0.0
         self._held_back: deque[_Outgoing] = deque()
         self._refusal: KafkaError | None = None
 
@@ -149,11 +154,14 @@ class _Producer(Producer):
                 self._refusal = to_error(error.args[0], self._right)
                 return
             self._held_back.popleft()
+            if not self._unanswered:
+                self._heard_at = time.monotonic()
             self._unanswered += 1
 
     def _outcome_of(self, on_delivery: OnDelivery) -> Callable[[Code | None, Any], None]:
         def delivered(error: Code | None, message: Any) -> None:
             self._unanswered -= 1
+            self._heard_at = time.monotonic()
             if error is not None:
                 problem = to_error(error, self._right)
                 self._refusal = self._refusal or problem
@@ -166,10 +174,20 @@ class _Producer(Producer):
     def poll(self, timeout_s: float) -> None:
         # The client raises here, once, what ends it for good. That is told to each message, and to whoever sends next.
         with contextlib.suppress(KafkaException):
-            self._producer.poll(timeout_s if self._refusal is None else 0)
+            self._producer.poll(min(timeout_s, AGAIN_S) if self._refusal is None else 0)
+        if self._unanswered and self._refusal is None:
+            self._look_for_leader()
         self._hand_over()
         while self._held_back and self._refusal is not None:
             self._held_back.popleft().on_delivery(UNKNOWN_OFFSET, self._refusal)
+
+    def _look_for_leader(self) -> None:
+        """While a broker is gone librdkafka asks once a second, or less often, who leads now; the journal waits for
+        that. Not before something has been late, and a few times a second."""
+        now = time.monotonic()
+        if now > self._heard_at + LEADER_S and now > self._looked_at + AGAIN_S:
+            _learn_leader(self._producer, self._topic, ANSWER_S)
+            self._looked_at = time.monotonic()
 
     def close(self) -> None:
         self._held_back.clear()
@@ -259,10 +277,12 @@ def _ever_more_patient(ask: Callable[[float], Result | None]) -> Callable[[], Re
     return again
 
 
-def _learn_leader(client: confluent_kafka.Consumer | AdminClient, topic: str) -> None:
+def _learn_leader(
+    client: confluent_kafka.Consumer | confluent_kafka.Producer | AdminClient, topic: str, timeout_s: float = LEADER_S
+) -> None:
     """A client asks the broker that it remembers as the leader, even when that is gone, until it hears of another."""
     with contextlib.suppress(KafkaException):
-        client.list_topics(topic, timeout=LEADER_S)
+        client.list_topics(topic, timeout=timeout_s)
 
 
 class ConfluentKafka(KafkaPort):

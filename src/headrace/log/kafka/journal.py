@@ -46,6 +46,10 @@ class Fenced(OSError):
     """Another hub has taken the cell. Nothing that this one writes counts any more."""
 
 
+class Lost(KafkaError):
+    """What was in the journal is not there any more."""
+
+
 def _wait_at_random() -> None:
     time.sleep(random.uniform(*CLAIM_WAIT_S))
 
@@ -127,6 +131,11 @@ class KafkaJournal(JournalPort):
     @property
     def first(self) -> int:
         return self._pieces[0].sequence if len(self._pieces) else self.durable_sequence
+
+    @property
+    def needed_from(self) -> int:
+        """The offset of the oldest message that the log would be recovered from."""
+        return self._pieces[0].offset if len(self._pieces) else self.next_offset
 
     # -- reading and claiming --------------------------------------------------------------------------------------
 
@@ -344,7 +353,7 @@ class KafkaJournal(JournalPort):
             reader.close()
         owner = reader.rule.owner
         if reader.rule.epoch == self.epoch:
-            raise KafkaError(
+            raise Lost(
                 f"a message landed at offset {max(flight.landed)} where {self.next_offset} came next: Kafka has lost "
                 "messages, or the topic was deleted and created again"
             )
@@ -364,6 +373,11 @@ class KafkaJournal(JournalPort):
             return (
                 f"fenced: {error}: this hub accepts nothing more, and what it had not acknowledged does not count; "
                 "clients find it at the other hub"
+            )
+        if isinstance(error, Lost):
+            return (
+                f"writing to {self._topic}/{self._cell} failed: {error}: the log accepts nothing more, and what was "
+                "acknowledged before may be gone; look at the topics before you start again"
             )
         return (
             f"writing to {self._topic}/{self._cell} failed ({error}): the log accepts nothing more; check the brokers "

@@ -84,7 +84,11 @@ def create_missing(kafka: KafkaPort, settings: KafkaSettings, *, flush: bool = F
 
 def problems(kafka: KafkaPort, settings: KafkaSettings, plan: Plan) -> list[Problem]:
     """What is wrong with one topic."""
-    topic = kafka.topic(plan.name)
+    return problems_of(kafka.topic(plan.name), settings, plan)
+
+
+def problems_of(topic: Topic | None, settings: KafkaSettings, plan: Plan) -> list[Problem]:
+    """What is wrong with a topic as it was found."""
     if topic is None:
         return [Problem(f"there is no topic {plan.name}", "headrace cluster init")]
     found = []

@@ -10,7 +10,7 @@ from headrace.log.disk import OsDisk
 from headrace.log.kafka.cell import new_claim, open_store
 from headrace.log.kafka.client import KafkaPort, connect
 from headrace.log.kafka.journal import KafkaJournal
-from headrace.log.kafka.topics import journal_topic
+from headrace.log.kafka.topics import hubs_group, journal_topic
 from headrace.log.store import Store
 
 
@@ -42,6 +42,11 @@ class WholeCell:
     def store(self, disk: OsDisk) -> Store:
         """With its cache on a disk, which it owns then."""
         return open_store(disk, self._settings, self._kafka, self._tag, self._cell)
+
+    def hubs(self) -> list[str]:
+        """The names of the hubs in the group."""
+        lives = [member.client for member in self._kafka.members(hubs_group(self._settings.kafka))]
+        return sorted(life.rpartition("-")[0] or life for life in lives)
 
     def __enter__(self) -> Self:
         return self

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError as Code
 from confluent_kafka import KafkaException
 
 from headrace.config.sections import Kafka as KafkaSettings
+from headrace.log.kafka import confluent
 from headrace.log.kafka.client import UNKNOWN_OFFSET, KafkaError
 from headrace.log.kafka.confluent import UNANSWERED_MAX, ConfluentKafka, _Producer
 
@@ -55,6 +56,8 @@ class Client:
         self.got: list[bytes] = []
         self.refuses = False
         self.is_full = False
+        self.is_silent = False
+        self.asked: list[str] = []
         self._outcomes: list[Outcome] = []
 
     def produce(
@@ -68,8 +71,11 @@ class Client:
         self._outcomes.append(on_delivery)
 
     def poll(self, timeout_s: float) -> None:
-        if self._outcomes:
+        if self._outcomes and not self.is_silent:
             self._outcomes.pop(0)(None, Landed(len(self.got) - len(self._outcomes) - 1))
+
+    def list_topics(self, topic: str, timeout: float) -> None:
+        self.asked.append(topic)
 
     def purge(self) -> None:
         self._outcomes.clear()
@@ -144,3 +150,20 @@ def test_a_producer_that_is_closed_sends_nothing_that_it_held_back(sending: Send
     sending.producer.poll(0)
     assert sending.client.got == VALUES[:UNANSWERED_MAX]
     assert not sending.told
+
+
+def test_a_producer_that_hears_nothing_asks_who_leads_now(sending: Sending, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few times a second, until there is an outcome, and never while nothing is late."""
+    clock = [100.0]
+    monkeypatch.setattr(confluent.time, "monotonic", lambda: clock[0])
+    sending.send(b"1", b"2")
+    sending.client.is_silent = True
+    asked = []
+    for clock[0] in (100.9, 101.1, 101.2, 101.35, 101.5):
+        sending.producer.poll(0)
+        asked.append(len(sending.client.asked))
+    assert asked == [0, 1, 1, 2, 2]
+    sending.client.is_silent = False
+    for clock[0] in (102.0, 102.4, 200.0):
+        sending.producer.poll(0)
+    assert len(sending.client.asked) == 2, "nothing is late, or on its way"
