@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import ctypes.util
 import gc
 import os
 import threading
@@ -45,7 +44,7 @@ def resident_bytes() -> int:
 def find_trim() -> Callable[[int], int] | None:
     """glibc's malloc_trim, or None where the C library has none."""
     try:
-        trim: Callable[[int], int] = ctypes.CDLL(ctypes.util.find_library("c")).malloc_trim
+        trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
     except (OSError, AttributeError):
         return None
     return trim

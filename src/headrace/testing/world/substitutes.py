@@ -12,13 +12,17 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from headrace.serving import runtime, sockets
+from headrace.console import pulse
+from headrace.serving import memory, runtime, sockets
 from headrace.testing.world.network import HOST, Network, Socket, Transport
 from headrace.testing.world.scheduler import Scheduler
 from headrace.testing.world.threads import Threads
 
 EPOCH_S = 1_700_000_000
 """When worlds begin."""
+RESIDENT_BYTES = 100_000_000
+PROCESS_ID = 1000
+"""The same in every process: answers that tell them are as long as in any other, and arrive in the same pieces."""
 
 
 @contextlib.contextmanager
@@ -50,7 +54,9 @@ def substituted(scheduler: Scheduler, network: Network, threads: Threads) -> Ite
         (threading, "Event", threads.Event),
         (threading, "Condition", threads.Condition),
         (asyncio.BaseProtocol, "__hash__", _numbered(scheduler)),
-        (runtime, "find_trim", lambda: None),  # what memory is free depends on more than the seed
+        *((module, "find_trim", lambda: None) for module in (runtime, memory)),
+        *((module, "resident_bytes", lambda: RESIDENT_BYTES) for module in (runtime, pulse)),
+        (os, "getpid", lambda: PROCESS_ID),
         (sockets, "bound", lambda host, port: Socket((HOST, port or network.free_port()), ("", 0))),
         (sockets, "deepen_backlog", lambda server: None),
         (sockets, "accept_no_more", lambda server: None),
