@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import argparse
 import ast
+import gc
 import importlib
 import itertools
+import multiprocessing
 import os
 import pdb
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Iterable, Iterator
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import headrace
@@ -28,6 +31,8 @@ from headrace.testing.world.run import Outcome, run, shrink
 clock_s = time.perf_counter
 """The real one: a world replaces it while it is open."""
 COVERAGE_SEEDS = 60
+WARM_UP = 18
+"""A seed with much in it: what it imports, the others need not."""
 ROOMS = ("log", "hub", "serving", "security", "admin", "spark/hub", "protocols")
 LEFT_OUT = (
     *("protocols/flight", "log/kafka/confluent", "log/kafka/codes"),
@@ -66,7 +71,8 @@ def _replay(seed: int, without: frozenset[str], debug: bool) -> int:
 
 def _search(first: int, count: int | None, jobs: int) -> int:
     began_s, virtual_s, acked = clock_s(), 0.0, 0
-    for done, outcome in enumerate(_outcomes(first, count, jobs), 1):
+    seeds = itertools.count(first) if count is None else range(first, first + count)
+    for done, outcome in enumerate(_outcomes(seeds, jobs), 1):
         virtual_s += outcome.virtual_s
         acked += outcome.acked
         if outcome.wrong:
@@ -129,21 +135,46 @@ def _tell_coverage(files: dict[str, tuple[int, int]]) -> None:
         print(f"  {name:<48} {lines - reached:4} lines of {lines} never run")
 
 
-def _outcomes(first: int, count: int | None, jobs: int) -> Iterator[Outcome]:
-    seeds = iter(itertools.count(first) if count is None else range(first, first + count))
-    if jobs == 1:
-        yield from map(run, seeds)
-        return
-    with ProcessPoolExecutor(jobs) as pool:
-        running: set[Future[Outcome]] = {pool.submit(run, seed) for seed in itertools.islice(seeds, 2 * jobs)}
-        try:
-            while running:
-                ended, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in ended:
-                    running.update(pool.submit(run, seed) for seed in itertools.islice(seeds, 1))
-                    yield future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+def _outcomes(seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
+    """Each seed in a fork of this process, which has everything imported: a world is cleared away with its process."""
+    run(WARM_UP)
+    forks, waiting = multiprocessing.get_context("fork"), iter(seeds)
+    running: dict[Connection, tuple[int, BaseProcess]] = {}
+    gc.freeze()
+    try:
+        while True:
+            for seed in itertools.islice(waiting, jobs - len(running)):
+                here, there = forks.Pipe(duplex=False)
+                process = forks.Process(target=_send_outcome, args=(seed, there))
+                process.start()
+                there.close()
+                running[here] = seed, process
+            if not running:
+                return
+            for done in wait(list(running)):
+                assert isinstance(done, Connection)
+                seed, process = running.pop(done)
+                yield _received(seed, done)
+                process.join()
+    finally:
+        for _, process in running.values():
+            process.kill()
+
+
+def _send_outcome(seed: int, there: Connection) -> None:
+    there.send(run(seed, clears_away=False))
+    there.close()
+    sys.stdout.flush()
+    os._exit(0)  # nobody needs what is left
+
+
+def _received(seed: int, connection: Connection) -> Outcome:
+    try:
+        outcome: Outcome = connection.recv()
+    except EOFError:
+        outcome = Outcome(seed, "", ["its process ended in the middle"], 0.0, 0, {}, 0, (), "")
+    connection.close()
+    return outcome
 
 
 def _tell_failure(outcome: Outcome) -> None:

@@ -178,6 +178,11 @@ class HubProcess:
     def is_up(self) -> bool:
         return self.hub is not None
 
+    @property
+    def is_well(self) -> bool:
+        """It serves, and will not end because of what befell it before."""
+        return self.hub is not None and self.hub._log.failed is None
+
     # -- what the world does to it -----------------------------------------------------------------------------------
 
     def start(self) -> None:

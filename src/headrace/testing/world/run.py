@@ -15,7 +15,7 @@ from headrace.hub import Hub
 from headrace.serving.runtime import preload
 from headrace.testing.world.aftermath import damage, indexes_are_new
 from headrace.testing.world.book import Book
-from headrace.testing.world.hub import HubProcess
+from headrace.testing.world.hub import TOLD_S, HubProcess
 from headrace.testing.world.judge import Judge, judge_caches
 from headrace.testing.world.logged import OF_DAMAGE, Logged
 from headrace.testing.world.population import population
@@ -45,9 +45,15 @@ class Outcome(NamedTuple):
     story: str
 
 
-def run(seed: int, *, without: frozenset[str] = frozenset(), told: Callable[[str], None] | None = None) -> Outcome:
+def run(
+    seed: int,
+    *,
+    without: frozenset[str] = frozenset(),
+    told: Callable[[str], None] | None = None,
+    clears_away: bool = True,
+) -> Outcome:
     """Everything that a seed says, without some actors or faults; `told` gets each line of the story. The same seed
-    gives the same outcome, to the byte."""
+    gives the same outcome, to the byte. A process that ends after it need not clear away what was in the world."""
     _import_parts()
     logged = Logged()
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # vandals make it talk
@@ -63,8 +69,9 @@ def run(seed: int, *, without: frozenset[str] = frozenset(), told: Callable[[str
         with opened(seed, told) as world:
             return _Life(world, logged, without).run()
     finally:
-        gc.collect()
-        gc.unfreeze()
+        if clears_away:
+            gc.collect()
+            gc.unfreeze()
         sys.unraisablehook = complaints
         root.removeHandler(logged)
         root.setLevel(level)
@@ -104,7 +111,9 @@ class _Life:
         try:
             self._until(lambda: world.now_s > STORM_S or self._done(), STORM_S + 1)
             self.weather.calm()
-            if not self._until(lambda: self._done() and self.hub.is_up, CALM_S) and not self.wrong:
+            heard_s = world.now_s + TOLD_S  # until then a log may have failed and nobody knows
+            well = lambda: world.now_s > heard_s and self._done() and self.hub.is_well  # noqa: E731
+            if not self._until(well, CALM_S) and not self.wrong:
                 late = [actor.name for actor in self.actors if not actor.is_done]
                 self.wrong.append(f"{CALM_S:.0f} s after the faults had stopped {late or 'the hub'} had not caught up")
             if not self.wrong:
