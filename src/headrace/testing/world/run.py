@@ -112,8 +112,8 @@ class _Life:
             self._until(lambda: world.now_s > STORM_S or self._done(), STORM_S + 1)
             self.weather.calm()
             heard_s = world.now_s + TOLD_S  # until then a log may have failed and nobody knows
-            well = lambda: world.now_s > heard_s and self._done() and self.hub.is_well  # noqa: E731
-            if not self._until(well, CALM_S) and not self.wrong:
+            is_well = self._until(lambda: world.now_s > heard_s and self._done() and self.hub.is_well, CALM_S)
+            if not is_well and not self.wrong:
                 late = [actor.name for actor in self.actors if not actor.is_done]
                 self.wrong.append(f"{CALM_S:.0f} s after the faults had stopped {late or 'the hub'} had not caught up")
             if not self.wrong:
