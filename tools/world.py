@@ -4,7 +4,8 @@
 --first N --count M so many, from this one on
 --without PART …    leave out actors or kinds of fault, as the shortened form of a failure says
 --debug             stop in the debugger where a seed is judged wrong
---coverage          which share of the hub's lines the seeds reach, by room, and where they reach least
+--coverage [N]      which share of the hub's lines N seeds reach, by room, and where they reach least
+--missing PATH      with it: the lines below `src/headrace/PATH` that they never reach
 """
 
 from __future__ import annotations
@@ -40,6 +41,11 @@ LEFT_OUT = (
 )
 """What no world has: the compiled server of Flight, real brokers, and programs that run beside a hub."""
 LOWEST = 15
+KINDS = {
+    "(sessions)": ("session.py", "client_session.py", "connection.py", "lane.py", "link.py"),
+    "(servers)": ("server.py", "service.py", "services.py", "tcp.py", "http.py", "http_connection.py", "listener.py"),
+}
+"""Of all protocols together."""
 
 
 def main() -> int:
@@ -50,10 +56,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--without", action="append", default=[], metavar="PART")
     parser.add_argument("--debug", action="store_true")
-    parser.add_argument("--coverage", action="store_true")
+    parser.add_argument("--coverage", type=int, nargs="?", const=COVERAGE_SEEDS, metavar="N")
+    parser.add_argument("--missing", metavar="PATH")
     options = parser.parse_args()
     if options.coverage:
-        return _measure_coverage(options.first, options.count or COVERAGE_SEEDS)
+        return _measure_coverage(options.first, options.coverage, options.missing)
     if options.seed is not None:
         return _replay(options.seed, frozenset(options.without), options.debug)
     return _search(options.first, options.count, options.jobs)
@@ -90,7 +97,7 @@ def _search(first: int, count: int | None, jobs: int) -> int:
     return 0
 
 
-def _measure_coverage(first: int, count: int) -> int:
+def _measure_coverage(first: int, count: int, missed: str | None) -> int:
     """Lines that are run in worlds, of all that there are; whatever is imported before does not count as run."""
     coverage = importlib.import_module("coverage")  # only here: nobody else needs it
     root = Path(headrace.__file__).parent
@@ -106,6 +113,8 @@ def _measure_coverage(first: int, count: int) -> int:
             inside = _inside_functions(path)
             lines = inside & set(statements)
             files[name] = len(lines - set(missing)), len(lines)
+            if missed is not None and name.startswith(missed):
+                print(f"{name}: {', '.join(_ranges(sorted(lines & set(missing))))}")
     _tell_coverage(files)
     print(f"{count} seeds, {failed or 'none'} failed")
     return 1 if failed else 0
@@ -122,12 +131,21 @@ def _inside_functions(path: Path) -> set[int]:
     return found
 
 
+def _ranges(lines: list[int]) -> Iterator[str]:
+    """Lines that follow each other as one."""
+    for _, group in itertools.groupby(enumerate(lines), lambda pair: pair[1] - pair[0]):
+        numbers = [line for _, line in group]
+        yield str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
+
+
 def _tell_coverage(files: dict[str, tuple[int, int]]) -> None:
     rooms: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for name, counts in files.items():
         parts = name.split("/")
         room = "/".join(parts[:2]) if parts[0] in ("protocols", "spark") and len(parts) > 2 else parts[0]
-        rooms[room] = [one + other for one, other in zip(rooms[room], counts, strict=True)]
+        kinds = [kind for kind, names in KINDS.items() if parts[0] in ("protocols", "serving") and parts[-1] in names]
+        for group in (room, *kinds):
+            rooms[group] = [one + other for one, other in zip(rooms[group], counts, strict=True)]
     for room, (reached, lines) in sorted(rooms.items()):
         print(f"{room:<24} {reached:6} of {lines:6}  {reached / max(lines, 1):4.0%}")
     print("\nleast:")

@@ -33,6 +33,7 @@ FEW = {"partitions": (1, 2, 3, 0, 10**6), "limit": (1, 2, 3, 50, 0, 10**9)}
 SECONDS = (0.0, 0.1, 2.0, -1.0)
 WORDS = ("", "x", "earliest", "*", "\N{SNOWMAN}", "a/b", "1")
 GARBAGE: tuple[Any, ...] = (None, -1, "x", [], {}, [[1]], True, 1e300)
+TABLES = ("table", "library", "bank", "cache-0", "query", "perper.caches", "ambrosia/immortals")
 DEPTH_MAX = 4
 
 
@@ -44,16 +45,7 @@ class Prober(Watcher):
     def __init__(self, number: int, hub: HubProcess, book: Book, streams: Sequence[str]) -> None:
         super().__init__(number, hub, book)
         self.own = (f"{self.name}/a", f"{self.name}/b", self.name)
-        self.others = (
-            *streams,
-            *IMMORTALS,
-            *REGISTERED,
-            "table",
-            "bank",
-            "query",
-            "perper.caches",
-            "ambrosia/immortals",
-        )
+        self.others = (*streams, *IMMORTALS, *REGISTERED, *TABLES)
         self.is_careless = self.random.random() < 0.5
         """Sends what does not fit, too."""
 
@@ -124,17 +116,12 @@ class Prober(Watcher):
             case inspect.TupleType():
                 return [self._of(each, names, depth + 1) for each in kind.item_types]
             case inspect.DictType():
-                count = chance.choice([1, 1, 2, 0])
-                return {
-                    self._key(kind.key_type, names): self._of(kind.value_type, names, depth + 1) for _ in range(count)
-                }
+                keys = [str(self._of(kind.key_type, names, DEPTH_MAX)) for _ in range(chance.choice([1, 1, 2, 0]))]
+                return {key: self._of(kind.value_type, names, depth + 1) for key in keys}
             case inspect.NoneType():
                 return None
             case _:
                 return chance.choice(["x", 1, {"x": [1]}, None])
-
-    def _key(self, kind: inspect.Type, names: Sequence[str]) -> str:
-        return str(self._of(kind, names, DEPTH_MAX))
 
 
 @functools.cache
