@@ -79,7 +79,7 @@ def _replay(seed: int, without: frozenset[str], debug: bool) -> int:
 def _search(first: int, count: int | None, jobs: int) -> int:
     began_s, virtual_s, acked = clock_s(), 0.0, 0
     seeds = itertools.count(first) if count is None else range(first, first + count)
-    for done, outcome in enumerate(_outcomes(seeds, jobs), 1):
+    for done, outcome in enumerate(outcomes(seeds, jobs), 1):
         virtual_s += outcome.virtual_s
         acked += outcome.acked
         if outcome.wrong:
@@ -153,7 +153,7 @@ def _tell_coverage(files: dict[str, tuple[int, int]]) -> None:
         print(f"  {name:<48} {lines - reached:4} lines of {lines} never run")
 
 
-def _outcomes(seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
+def outcomes(seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
     """Each seed in a fork of this process, which has everything imported: a world is cleared away with its process."""
     run(WARM_UP)
     forks, waiting = multiprocessing.get_context("fork"), iter(seeds)
