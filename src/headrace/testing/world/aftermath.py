@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 
 from headrace.errors import HeadraceError
 from headrace.hub import Hub
-from headrace.log import journal
+from headrace.log import journal, segment
 from headrace.log.batch import Batch
 from headrace.testing.disk import MemoryDisk
 from headrace.testing.world.book import Book
@@ -20,7 +20,7 @@ TAIL_BYTES = 4096
 
 def damage(disk: MemoryDisk, chance: random.Random) -> str:
     """Do something to the files of a hub that has stopped; what, in words."""
-    harm: Callable[[MemoryDisk, random.Random], str] = chance.choice([_tail, _newest, _anywhere])
+    harm: Callable[[MemoryDisk, random.Random], str] = chance.choice([_tail, _newest, _anywhere, _sealed])
     return harm(disk, chance)
 
 
@@ -47,6 +47,15 @@ def _anywhere(disk: MemoryDisk, chance: random.Random) -> str:
     """One bit of any file."""
     path = chance.choice([path for path in disk.paths() if disk.size(path)])
     return _flip(disk, path, chance.randrange(disk.size(path)), chance)
+
+
+def _sealed(disk: MemoryDisk, chance: random.Random) -> str:
+    """One bit in each of some sealed files: much of what was written long ago."""
+    sealed = [path for path in disk.paths() if path.startswith(f"{segment.DIRECTORY}/") and disk.size(path)]
+    if not sealed:
+        return _anywhere(disk, chance)
+    some = chance.sample(sealed, chance.randint(1, min(4, len(sealed))))
+    return "; ".join(_flip(disk, path, chance.randrange(disk.size(path)), chance) for path in some)
 
 
 def _flip(disk: MemoryDisk, path: str, at: int, chance: random.Random) -> str:

@@ -213,10 +213,10 @@ class HubProcess:
         if self._open_disk is not None:
             self._open_disk.strike(calls, self.cut_power if power else self.kill)
 
-    def tempt(self) -> None:
+    def tempt(self, share: float = TEMPTED) -> None:
         """Somebody is about to ask for what must happen whole, or not at all."""
         chance = self.world.random
-        if self.strikes and self.is_up and chance.random() < TEMPTED:
+        if self.strikes and self.is_up and chance.random() < share:
             power, calls = chance.choice(self.strikes), chance.randint(0, 8)
             self.world.tell("fate", f"{'power cut' if power else 'kill'} {calls} calls of the disk from now")
             self.strike(calls, power=power)

@@ -99,6 +99,11 @@ class _Life:
         self.without = without
         self._logged = logged
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        faults = (name for name, _ in self.weather.faults)
+        return (*(actor.name for actor in self.actors), *faults, "fate", "damage")
+
     def run(self) -> Outcome:
         world = self.world
         names = " ".join(actor.name for actor in self.actors)
@@ -210,11 +215,15 @@ class _Life:
             world.tell("judge", found)
         world.tell("world", f"{acked} acknowledged, {self.hub.lives} lives")
         story = world.story
-        parts = (*(actor.name for actor in self.actors), *(name for name, _ in self.weather.faults), "fate", "damage")
-        counts = self.weather.counts
-        return Outcome(
-            world.seed, story.trace, self.wrong, world.now_s, world.scheduler.turns, counts, acked, parts, story.end
-        )
+        counts, turns = self.weather.counts, world.scheduler.turns
+        return Outcome(world.seed, story.trace, self.wrong, world.now_s, turns, counts, acked, self.parts, story.end)
+
+
+def parts_of(seed: int) -> tuple[str, ...]:
+    """The actors and kinds of fault of a seed, without running it."""
+    _import_parts()
+    with opened(seed) as world:
+        return _Life(world, Logged(), frozenset()).parts
 
 
 def shrink(outcome: Outcome, told: Callable[[str], None]) -> tuple[Outcome, frozenset[str]]:
