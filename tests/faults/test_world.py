@@ -29,6 +29,12 @@ TOLD_TWICE = (
     {"clerk-0", "items-0", "sdk-0", "broker fault"},
 )
 """Who must be in the seeds that are run twice: those who are told most of the process itself are in them."""
+TELL_TRACES = """
+import sys
+from headrace.testing.world.run import run
+for seed in sys.argv[1:]:
+    print(run(int(seed)).trace)
+"""
 QUICKLY_FOUND = ("a commit is acknowledged and never written", "a repeated sequence is stored again")
 
 
@@ -41,11 +47,8 @@ def test_no_promise_is_broken(seed: int) -> None:
 def test_a_seed_is_the_same_story_in_every_process() -> None:
     """There in the opposite order, with other hashes, in a process with another number that has done nothing else."""
     seeds = [next(seed for seed in range(1000) if wanted <= {*parts_of(seed)}) for wanted in TOLD_TWICE]
-    program = (
-        "import sys\nfrom headrace.testing.world.run import run\nfor seed in sys.argv[1:]: print(run(int(seed)).trace)"
-    )
     there = subprocess.run(
-        [sys.executable, "-c", program, *map(str, reversed(seeds))],
+        [sys.executable, "-c", TELL_TRACES, *map(str, reversed(seeds))],
         env={**os.environ, "PYTHONPATH": "src", "PYTHONHASHSEED": "2"},
         capture_output=True,
         text=True,

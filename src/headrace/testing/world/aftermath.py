@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
+from headrace.config.sections import Log as LogSettings
 from headrace.errors import HeadraceError
 from headrace.hub import Hub
 from headrace.log import journal, segment
+from headrace.log.backup import back_up, restore
 from headrace.log.batch import Batch
+from headrace.log.clock import SystemClock
+from headrace.log.directory import open_directory
+from headrace.log.disk import OsDisk
 from headrace.testing.disk import MemoryDisk
 from headrace.testing.world.book import Book
 
@@ -63,6 +69,25 @@ def _flip(disk: MemoryDisk, path: str, at: int, chance: random.Random) -> str:
     data[at] ^= 1 << chance.randrange(8)
     disk.put(path, bytes(data))
     return f"{path} flipped at {at} of {len(data)}"
+
+
+def through_a_backup(disk: MemoryDisk, folder: Path, settings: LogSettings) -> MemoryDisk:
+    """What a hub finds that is restored from a backup. Backups are made of real files: the disk is laid out as such,
+    beside those that the hub keeps there anyway."""
+    data, backup, restored = folder / "data", folder / "backup", folder / "restored"
+    for path in disk.paths():
+        (data / path).parent.mkdir(parents=True, exist_ok=True)
+        (data / path).write_bytes(disk.read(path))
+    log = open_directory(OsDisk(data), SystemClock(), settings)
+    try:
+        back_up(log, backup)
+    finally:
+        log.close()
+    restore(backup, restored)
+    found = MemoryDisk()
+    for file in sorted(path for path in restored.rglob("*") if path.is_file()):
+        found.put(file.relative_to(restored).as_posix(), file.read_bytes())
+    return found
 
 
 async def indexes_are_new(hub: Hub, book: Book) -> list[str]:

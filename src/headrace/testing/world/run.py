@@ -13,7 +13,7 @@ from typing import NamedTuple
 from headrace.config import Config
 from headrace.hub import Hub
 from headrace.serving.runtime import preload
-from headrace.testing.world.aftermath import damage, indexes_are_new
+from headrace.testing.world.aftermath import damage, indexes_are_new, through_a_backup
 from headrace.testing.world.book import Book
 from headrace.testing.world.hub import TOLD_S, HubProcess
 from headrace.testing.world.judge import Judge, judge_caches
@@ -102,7 +102,7 @@ class _Life:
     @property
     def parts(self) -> tuple[str, ...]:
         faults = (name for name, _ in self.weather.faults)
-        return (*(actor.name for actor in self.actors), *faults, "fate", "damage")
+        return (*(actor.name for actor in self.actors), *faults, "fate", "backup", "damage")
 
     def run(self) -> Outcome:
         world = self.world
@@ -172,7 +172,7 @@ class _Life:
 
     def _aftermath(self) -> None:
         """The hub ends, and starts again; its disk may have been damaged meanwhile."""
-        chance, hub = self.world.random, self.hub
+        world, chance, hub = self.world, self.world.random, self.hub
         self.weather.is_over = True
         for actor in self.actors:
             actor.kill()
@@ -184,10 +184,13 @@ class _Life:
                 return
         (hub.kill if chance.random() < 0.5 else hub.cut_power)()
         harm = "nothing"
+        if ends_cleanly and hub.kafka is None and chance.random() < 0.25 and "backup" not in self.without:
+            world.tell("world", "backed up and restored")
+            hub.disk = through_a_backup(hub.disk, world.folder, hub.loaded.config.log)
         if ends_cleanly and hub.kafka is None and chance.random() < 0.8 and "damage" not in self.without:
             harm = damage(hub.disk, chance)
             self._logged.expected += OF_DAMAGE
-        self.world.tell("world", f"{'stopped' if ends_cleanly else 'killed'}; {harm}")
+        world.tell("world", f"{'stopped' if ends_cleanly else 'killed'}; {harm}")
         hub.start()
         self._until(lambda: hub.is_up or bool(hub.exit), CALM_S)
         if hub.is_up:
