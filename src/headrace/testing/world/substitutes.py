@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from headrace.console import pulse
 from headrace.serving import memory, runtime, sockets
 from headrace.testing.world.network import HOST, Network, Socket, Transport
 from headrace.testing.world.scheduler import Scheduler
@@ -20,7 +19,7 @@ from headrace.testing.world.threads import Threads
 
 EPOCH_S = 1_700_000_000
 """When worlds begin."""
-RESIDENT_BYTES = 100_000_000
+STATM = "50000 25000 5000 1 0 40000 0"
 PROCESS_ID = 1000
 """The same in every process: answers that tell them are as long as in any other, and arrive in the same pieces."""
 
@@ -55,7 +54,7 @@ def substituted(scheduler: Scheduler, network: Network, threads: Threads) -> Ite
         (threading, "Condition", threads.Condition),
         (asyncio.BaseProtocol, "__hash__", _numbered(scheduler)),
         *((module, "find_trim", lambda: None) for module in (runtime, memory)),
-        *((module, "resident_bytes", lambda: RESIDENT_BYTES) for module in (runtime, pulse)),
+        (memory, "read_statm", lambda: STATM),
         (os, "getpid", lambda: PROCESS_ID),
         (sockets, "bound", lambda host, port: Socket((HOST, port or network.free_port()), ("", 0))),
         (sockets, "deepen_backlog", lambda server: None),
