@@ -15,7 +15,7 @@ from headrace.hub import Hub
 from headrace.serving.runtime import preload
 from headrace.testing.world.aftermath import damage, indexes_are_new, through_a_backup
 from headrace.testing.world.book import Book
-from headrace.testing.world.hub import TOLD_S, HubProcess
+from headrace.testing.world.hub import KAFKA_S, TOLD_S, HubProcess
 from headrace.testing.world.judge import Judge, judge_caches
 from headrace.testing.world.logged import OF_DAMAGE, Logged
 from headrace.testing.world.population import population
@@ -116,7 +116,7 @@ class _Life:
         try:
             self._until(lambda: world.now_s > STORM_S or self._done(), STORM_S + 1)
             self.weather.calm()
-            heard_s = world.now_s + TOLD_S  # until then a log may have failed and nobody knows
+            heard_s = world.now_s + (TOLD_S if self.hub.kafka is None else TOLD_S + KAFKA_S)
             is_well = self._until(lambda: world.now_s > heard_s and self._done() and self.hub.is_well, CALM_S)
             if not is_well and not self.wrong:
                 late = [actor.name for actor in self.actors if not actor.is_done]
@@ -179,7 +179,7 @@ class _Life:
         ends_cleanly = chance.random() < 0.7
         if ends_cleanly:
             hub.stop()
-            if not self._until(lambda: hub.exit == "stopped", STOP_S):
+            if not self._until(lambda: bool(hub.exit), STOP_S) or hub.exit != "stopped":
                 self.wrong.append(f"told to stop, the hub has not within {STOP_S:.0f} s: {hub.exit or 'it runs'}")
                 return
         (hub.kill if chance.random() < 0.5 else hub.cut_power)()
