@@ -42,8 +42,8 @@ class WorldDisk(FaultyDisk):
         self._strike = calls, blow
 
     def handover(self) -> tuple[str, int] | None:
-        """For the process that seals: whose disk it is."""
-        return "", self._life
+        """For the process that seals: whose disk it is. None on Kafka, where it would be taken for a real directory."""
+        return ("", self._life) if self._life else None
 
     def spare(self) -> None:
         """No faults any more."""

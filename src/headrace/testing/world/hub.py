@@ -292,7 +292,7 @@ class HubProcess:
     async def _run(self) -> int:
         """As `headrace up` does it; the exit code."""
         short = self.world.random.choice([None, None, 700, 4000])
-        self._open_disk = disk = WorldDisk(self.disk, self.world.scheduler, short, self.lives)
+        self._open_disk = disk = WorldDisk(self.disk, self.world.scheduler, short, 0 if self.kafka else self.lives)
         self._disks[self.lives] = disk
         (self.world.folder / "data").mkdir(exist_ok=True)
         life = Life(self.loaded, None, lambda announced: None)
