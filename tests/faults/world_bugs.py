@@ -264,7 +264,7 @@ def get_code(self, name):
     return compile(text.replace(right, wrong), self.path, "exec")
 SourceFileLoader.get_code = get_code
 from world import outcomes
-for outcome in outcomes(range(int(sys.argv[2])), int(sys.argv[3])):
+for outcome in outcomes(range(int(sys.argv[2])), 1):
     if outcome.wrong:
         print(outcome.seed + 1, outcome.wrong[0].splitlines()[0][:150])
         break
@@ -273,13 +273,13 @@ assert not changes, f"never imported: {sorted(changes)}"
 """Puts wrong source in the place of the right one while it is imported."""
 
 
-def seeds_needed(bug: Bug, seeds: int, jobs: int = 1) -> tuple[int | None, str]:
+def seeds_needed(bug: Bug, seeds: int) -> tuple[int | None, str]:
     """How many seeds the world needs to find it, and its first words; None when it does not."""
     for _, right, wrong in bug.places:
         assert right != wrong
     changes = {str(SOURCES / path): (right, wrong) for path, right, wrong in bug.places}
     environment = {**os.environ, "PYTHONPATH": f"{SOURCES.parent}:{ROOT / 'tools'}", "PYTHONHASHSEED": "0"}
-    command = [sys.executable, "-c", PROGRAM, repr(changes), str(seeds), str(jobs)]
+    command = [sys.executable, "-c", PROGRAM, repr(changes), str(seeds)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:  # the hub does not even start: found at once
         return 1, (done.stderr.strip().splitlines() or ["died"])[-1]

@@ -78,8 +78,8 @@ class Operator(Watcher):
             self.book.trimmed[stream] = max(before, self.book.trimmed.get(stream, 0))
             await self.verb("stream.trim", stream=stream, before=before)
 
-    async def _retain(self) -> None:
-        stream = self.random.choice(self.streams)
+    async def _retain(self, stream: str | None = None) -> None:
+        stream = stream or self.random.choice(self.streams)
         if self.retains:
             options = self.random.choice(KEPT)
             self.book.retained.add(stream)
@@ -98,6 +98,7 @@ class Operator(Watcher):
         bounds = (await self.verb("stream.describe", stream=stream))["bounds"][0]
         if bounds["first"] <= index:
             self.book.cursors[cursor, stream] = index
+            await self._retain(stream)
 
     async def _scratch(self) -> None:
         name = f"{self.name}/scratch"
