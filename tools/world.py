@@ -171,12 +171,12 @@ def outcomes(seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
                 return
             for done in wait(list(running)):
                 assert isinstance(done, Connection)
-                seed, process = running.pop(done)
+                seed, ended = running.pop(done)
                 yield _received(seed, done)
-                process.join()
+                ended.join()
     finally:
-        for _, process in running.values():
-            process.kill()
+        for _, left in running.values():
+            left.kill()
 
 
 def _send_outcome(seed: int, there: Connection) -> None:

@@ -33,7 +33,7 @@ class _Child(Machine):
         self.errors = parent.errors
 
     @property
-    def is_dead(self) -> bool:  # type: ignore[override]
+    def is_dead(self) -> bool:
         return self._was_killed or self._parent.is_dead
 
     @is_dead.setter

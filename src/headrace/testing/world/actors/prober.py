@@ -62,7 +62,7 @@ class Prober(Watcher):
 
     async def _try(self, verb: Verb) -> None:
         is_question = verb.right == "read" and not verb.moves_cursor and verb.name not in CHANGING
-        names = self.own
+        names: tuple[str, ...] = self.own
         if (is_question or verb.name in HARMLESS) and self.random.random() < 0.7:
             names = self.others
         body = self._of_struct(fields_of(verb.request), names, 0)
