@@ -4,22 +4,26 @@
 --first N --count M so many, from this one on
 --without PART …    leave out actors or kinds of fault, as the shortened form of a failure says
 --debug             stop in the debugger where a seed is judged wrong
---coverage          which share of the hub's lines the seeds reach, by room, and where they reach least
+--coverage [N]      which share of the hub's lines N seeds reach, by room, and where they reach least
+--missing PATH      with it: the lines below `src/headrace/PATH` that they never reach
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import gc
 import importlib
 import itertools
+import multiprocessing
 import os
 import pdb
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Iterable, Iterator
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import headrace
@@ -28,6 +32,8 @@ from headrace.testing.world.run import Outcome, run, shrink
 clock_s = time.perf_counter
 """The real one: a world replaces it while it is open."""
 COVERAGE_SEEDS = 60
+WARM_UP = 18
+"""A seed with much in it: what it imports, the others need not."""
 ROOMS = ("log", "hub", "serving", "security", "admin", "spark/hub", "protocols")
 LEFT_OUT = (
     *("protocols/flight", "log/kafka/confluent", "log/kafka/codes"),
@@ -35,6 +41,11 @@ LEFT_OUT = (
 )
 """What no world has: the compiled server of Flight, real brokers, and programs that run beside a hub."""
 LOWEST = 15
+KINDS = {
+    "(sessions)": ("session.py", "client_session.py", "connection.py", "lane.py", "link.py"),
+    "(servers)": ("server.py", "service.py", "services.py", "tcp.py", "http.py", "http_connection.py", "listener.py"),
+}
+"""Of all protocols together."""
 
 
 def main() -> int:
@@ -45,10 +56,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--without", action="append", default=[], metavar="PART")
     parser.add_argument("--debug", action="store_true")
-    parser.add_argument("--coverage", action="store_true")
+    parser.add_argument("--coverage", type=int, nargs="?", const=COVERAGE_SEEDS, metavar="N")
+    parser.add_argument("--missing", metavar="PATH")
     options = parser.parse_args()
     if options.coverage:
-        return _measure_coverage(options.first, options.count or COVERAGE_SEEDS)
+        return _measure_coverage(options.first, options.coverage, options.missing)
     if options.seed is not None:
         return _replay(options.seed, frozenset(options.without), options.debug)
     return _search(options.first, options.count, options.jobs)
@@ -66,7 +78,8 @@ def _replay(seed: int, without: frozenset[str], debug: bool) -> int:
 
 def _search(first: int, count: int | None, jobs: int) -> int:
     began_s, virtual_s, acked = clock_s(), 0.0, 0
-    for done, outcome in enumerate(_outcomes(first, count, jobs), 1):
+    seeds = itertools.count(first) if count is None else range(first, first + count)
+    for done, outcome in enumerate(outcomes(seeds, jobs), 1):
         virtual_s += outcome.virtual_s
         acked += outcome.acked
         if outcome.wrong:
@@ -84,7 +97,7 @@ def _search(first: int, count: int | None, jobs: int) -> int:
     return 0
 
 
-def _measure_coverage(first: int, count: int) -> int:
+def _measure_coverage(first: int, count: int, missed: str | None) -> int:
     """Lines that are run in worlds, of all that there are; whatever is imported before does not count as run."""
     coverage = importlib.import_module("coverage")  # only here: nobody else needs it
     root = Path(headrace.__file__).parent
@@ -100,6 +113,8 @@ def _measure_coverage(first: int, count: int) -> int:
             inside = _inside_functions(path)
             lines = inside & set(statements)
             files[name] = len(lines - set(missing)), len(lines)
+            if missed is not None and name.startswith(missed):
+                print(f"{name}: {', '.join(_ranges(sorted(lines & set(missing))))}")
     _tell_coverage(files)
     print(f"{count} seeds, {failed or 'none'} failed")
     return 1 if failed else 0
@@ -116,12 +131,21 @@ def _inside_functions(path: Path) -> set[int]:
     return found
 
 
+def _ranges(lines: list[int]) -> Iterator[str]:
+    """Lines that follow each other as one."""
+    for _, group in itertools.groupby(enumerate(lines), lambda pair: pair[1] - pair[0]):
+        numbers = [line for _, line in group]
+        yield str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
+
+
 def _tell_coverage(files: dict[str, tuple[int, int]]) -> None:
     rooms: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for name, counts in files.items():
         parts = name.split("/")
         room = "/".join(parts[:2]) if parts[0] in ("protocols", "spark") and len(parts) > 2 else parts[0]
-        rooms[room] = [one + other for one, other in zip(rooms[room], counts, strict=True)]
+        kinds = [kind for kind, names in KINDS.items() if parts[0] in ("protocols", "serving") and parts[-1] in names]
+        for group in (room, *kinds):
+            rooms[group] = [one + other for one, other in zip(rooms[group], counts, strict=True)]
     for room, (reached, lines) in sorted(rooms.items()):
         print(f"{room:<24} {reached:6} of {lines:6}  {reached / max(lines, 1):4.0%}")
     print("\nleast:")
@@ -129,21 +153,46 @@ def _tell_coverage(files: dict[str, tuple[int, int]]) -> None:
         print(f"  {name:<48} {lines - reached:4} lines of {lines} never run")
 
 
-def _outcomes(first: int, count: int | None, jobs: int) -> Iterator[Outcome]:
-    seeds = iter(itertools.count(first) if count is None else range(first, first + count))
-    if jobs == 1:
-        yield from map(run, seeds)
-        return
-    with ProcessPoolExecutor(jobs) as pool:
-        running: set[Future[Outcome]] = {pool.submit(run, seed) for seed in itertools.islice(seeds, 2 * jobs)}
-        try:
-            while running:
-                ended, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in ended:
-                    running.update(pool.submit(run, seed) for seed in itertools.islice(seeds, 1))
-                    yield future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+def outcomes(seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
+    """Each seed in a fork of this process, which has everything imported: a world is cleared away with its process."""
+    run(WARM_UP)
+    forks, waiting = multiprocessing.get_context("fork"), iter(seeds)
+    running: dict[Connection, tuple[int, BaseProcess]] = {}
+    gc.freeze()
+    try:
+        while True:
+            for seed in itertools.islice(waiting, jobs - len(running)):
+                here, there = forks.Pipe(duplex=False)
+                process = forks.Process(target=_send_outcome, args=(seed, there))
+                process.start()
+                there.close()
+                running[here] = seed, process
+            if not running:
+                return
+            for done in wait(list(running)):
+                assert isinstance(done, Connection)
+                seed, ended = running.pop(done)
+                yield _received(seed, done)
+                ended.join()
+    finally:
+        for _, left in running.values():
+            left.kill()
+
+
+def _send_outcome(seed: int, there: Connection) -> None:
+    there.send(run(seed, clears_away=False))
+    there.close()
+    sys.stdout.flush()
+    os._exit(0)  # nobody needs what is left
+
+
+def _received(seed: int, connection: Connection) -> Outcome:
+    try:
+        outcome: Outcome = connection.recv()
+    except EOFError:
+        outcome = Outcome(seed, "", ["its process ended in the middle"], 0.0, 0, {}, 0, (), "")
+    connection.close()
+    return outcome
 
 
 def _tell_failure(outcome: Outcome) -> None:

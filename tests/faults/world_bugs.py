@@ -2,8 +2,8 @@
 
     python tests/faults/world_bugs.py [--seeds 40] [--write] [NAME …]
 
-Each is a change of one place in a copy of the sources. The world then runs seed after seed on the copy until it says
-that something is wrong. A bug that it does not find within so many seeds is a hole in the world. `--write` puts what
+Each is a change of one place, made while the source is imported. The world then runs seed after seed until it says that
+something is wrong. A bug that it does not find within so many seeds is a hole in the world. `--write` puts what
 was needed into the table in docs/how-to/world.md.
 """
 
@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -253,27 +251,36 @@ BUGS = {
 }
 
 
+PROGRAM = """
+import ast, sys
+from importlib.machinery import SourceFileLoader
+changes, load = ast.literal_eval(sys.argv[1]), SourceFileLoader.get_code
+def get_code(self, name):
+    if self.path not in changes:
+        return load(self, name)
+    right, wrong = changes.pop(self.path)
+    text = self.get_data(self.path).decode()
+    assert text.count(right) == 1, f"{self.path} has {text.count(right)} times {right!r}"
+    return compile(text.replace(right, wrong), self.path, "exec")
+SourceFileLoader.get_code = get_code
+from world import outcomes
+for outcome in outcomes(range(int(sys.argv[2])), 1):
+    if outcome.wrong:
+        print(outcome.seed + 1, outcome.wrong[0].splitlines()[0][:150])
+        break
+assert not changes, f"never imported: {sorted(changes)}"
+"""
+"""Puts wrong source in the place of the right one while it is imported."""
+
+
 def seeds_needed(bug: Bug, seeds: int) -> tuple[int | None, str]:
     """How many seeds the world needs to find it, and its first words; None when it does not."""
-    with tempfile.TemporaryDirectory(prefix="headrace-bug-") as folder:
-        shutil.copytree(SOURCES, Path(folder) / "headrace", ignore=shutil.ignore_patterns("__pycache__"))
-        for name, right, wrong in bug.places:
-            path = Path(folder) / "headrace" / name
-            text = path.read_text(encoding="utf-8")
-            assert text.count(right) == 1, f"{name} has {text.count(right)} times {right!r}"
-            path.write_text(text.replace(right, wrong), encoding="utf-8")
-            compile(text.replace(right, wrong), name, "exec")  # one that is no Python would be found by anybody
-        program = (
-            "import sys\nfrom headrace.testing.world.run import run\n"
-            "for seed in range(int(sys.argv[1])):\n"
-            "    outcome = run(seed)\n"
-            "    if outcome.wrong:\n"
-            "        print(seed + 1, outcome.wrong[0].splitlines()[0][:150])\n"
-            "        break\n"
-        )
-        environment = {**os.environ, "PYTHONPATH": folder, "PYTHONHASHSEED": "0"}
-        command = [sys.executable, "-c", program, str(seeds)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    for _, right, wrong in bug.places:
+        assert right != wrong
+    changes = {str(SOURCES / path): (right, wrong) for path, right, wrong in bug.places}
+    environment = {**os.environ, "PYTHONPATH": f"{SOURCES.parent}:{ROOT / 'tools'}", "PYTHONHASHSEED": "0"}
+    command = [sys.executable, "-c", PROGRAM, repr(changes), str(seeds)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:  # the hub does not even start: found at once
         return 1, (done.stderr.strip().splitlines() or ["died"])[-1]
     number, _, words = done.stdout.strip().partition(" ")

@@ -9,6 +9,7 @@ A wrong value names the place it came from, the key, what was expected, and the 
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 import re
 import tomllib
@@ -128,8 +129,13 @@ def _fields(kind: Any) -> dict[str, Any] | None:
     """The fields of a struct type with their types, or None for any other type."""
     plain = _plain(kind)
     if isinstance(plain, type) and issubclass(plain, msgspec.Struct):
-        return get_type_hints(plain, include_extras=True)
+        return _hints(plain)
     return None
+
+
+@functools.cache
+def _hints(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    return get_type_hints(struct, include_extras=True)
 
 
 def _has_keys(kind: Any) -> bool:

@@ -99,6 +99,7 @@ class Table:
         """So many items from number `offset` on, in the same order. Raises as `items` does."""
         if self.damage is not None:
             raise _of_a_table(self.damage)
+        offset = min(offset, len(self._values))  # whoever asks may name any number, and Python's islice takes few
         while True:
             try:
                 # One step for the interpreter: no other thread changes the table meanwhile.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import ctypes.util
 import gc
 import os
 import threading
@@ -36,16 +35,21 @@ PAUSE_MAX = 64
 def resident_bytes() -> int:
     """Memory of this process; 0 where the system does not tell."""
     try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(read_statm().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
+
+
+def read_statm() -> str:
+    """What Linux says of the memory of this process, in pages."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return file.read()
 
 
 def find_trim() -> Callable[[int], int] | None:
     """glibc's malloc_trim, or None where the C library has none."""
     try:
-        trim: Callable[[int], int] = ctypes.CDLL(ctypes.util.find_library("c")).malloc_trim
+        trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
     except (OSError, AttributeError):
         return None
     return trim

@@ -148,6 +148,8 @@ def test_the_port_answers(log: LogPort, outcomes: Outcomes) -> None:
     assert log.cursors("x") == []
     assert log.cursors(stream="t") == []
     assert (log.table_get("t", b"k"), log.table_size("t"), dict(log.table_items("t"))) == (b"v", 1, {b"k": b"v"})
+    assert log.table_page("t", 0, 9) == [(b"k", b"v")]
+    assert log.table_page("t", 2**63, 9) == []
     with pytest.raises(BadRequest):
         log.table_get("s", b"k")
     with pytest.raises(UnknownStream):

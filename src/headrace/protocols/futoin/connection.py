@@ -28,6 +28,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 POLICY_VIOLATION = 1008
 MESSAGE_TOO_BIG = 1009
+INTERNAL_ERROR = 1011
 OUTGOING_MAX = 1024
 """Messages waiting to be written; above it nothing more is read from the peer."""
 OUTGOING_BYTES_MAX = 8 * MIB
@@ -58,6 +59,7 @@ class Connection:
         self._to_write = asyncio.Event()
         self._closed = False
         self._is_finishing = False
+        self._has_said_goodbye = False
         self._is_hearing = False
         self._under_way = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -96,7 +98,7 @@ class Connection:
                 if data is None:
                     data = event["text"].encode()
                 if len(data) > self._bytes_max:
-                    await self._send({"type": "websocket.close", "code": MESSAGE_TOO_BIG})
+                    await self._say_goodbye(MESSAGE_TOO_BIG)
                     return
                 if self._is_finishing:
                     continue
@@ -122,8 +124,14 @@ class Connection:
     async def _finish(self) -> None:
         while self._is_written_to and (self._is_hearing or self._under_way or self._outgoing_bytes):
             await self._more_written()
-        with contextlib.suppress(OSError):  # the peer has left
-            await self._send({"type": "websocket.close", "code": SERVICE_RESTART, "reason": UNHEARD})
+        await self._say_goodbye(SERVICE_RESTART, UNHEARD)
+
+    async def _say_goodbye(self, code: int, reason: str = "") -> None:
+        """Close the WebSocket, once: two may have a reason to, and HTTP's server takes a second close for a mistake."""
+        if not self._has_said_goodbye:
+            self._has_said_goodbye = True
+            with contextlib.suppress(OSError):  # the peer has left
+                await self._send({"type": "websocket.close", "code": code, "reason": reason})
 
     def close(self, reason: str | None) -> None:
         """Forget everything under way. Further calls do nothing."""
@@ -270,11 +278,11 @@ class Connection:
                 receiver.close()
             self._outgoing.clear()
             self._last_error = str(error)
-            self._begin(self._send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": str(error)}))
+            self._begin(self._say_goodbye(POLICY_VIOLATION, str(error)))
 
     def _push_ended(self) -> None:
         """Pushing cannot go on: the protocol has no word for that, so the consumer must see its connection end."""
-        self._begin(self._send({"type": "websocket.close", "code": 1011}))
+        self._begin(self._say_goodbye(INTERNAL_ERROR))
 
     def next_rid(self) -> str:
         """The next id of a call of ours: S, as the side that accepted the connection (FTN3)."""

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
+from headrace.config.sections import Log as LogSettings
 from headrace.errors import HeadraceError
 from headrace.hub import Hub
-from headrace.log import journal
+from headrace.log import journal, segment
+from headrace.log.backup import back_up, restore
 from headrace.log.batch import Batch
+from headrace.log.clock import SystemClock
+from headrace.log.directory import open_directory
+from headrace.log.disk import OsDisk
 from headrace.testing.disk import MemoryDisk
 from headrace.testing.world.book import Book
 
@@ -20,7 +26,7 @@ TAIL_BYTES = 4096
 
 def damage(disk: MemoryDisk, chance: random.Random) -> str:
     """Do something to the files of a hub that has stopped; what, in words."""
-    harm: Callable[[MemoryDisk, random.Random], str] = chance.choice([_tail, _newest, _anywhere])
+    harm: Callable[[MemoryDisk, random.Random], str] = chance.choice([_tail, _newest, _anywhere, _sealed])
     return harm(disk, chance)
 
 
@@ -49,11 +55,39 @@ def _anywhere(disk: MemoryDisk, chance: random.Random) -> str:
     return _flip(disk, path, chance.randrange(disk.size(path)), chance)
 
 
+def _sealed(disk: MemoryDisk, chance: random.Random) -> str:
+    """One bit in each of some sealed files: much of what was written long ago."""
+    sealed = [path for path in disk.paths() if path.startswith(f"{segment.DIRECTORY}/") and disk.size(path)]
+    if not sealed:
+        return _anywhere(disk, chance)
+    some = chance.sample(sealed, chance.randint(1, min(4, len(sealed))))
+    return "; ".join(_flip(disk, path, chance.randrange(disk.size(path)), chance) for path in some)
+
+
 def _flip(disk: MemoryDisk, path: str, at: int, chance: random.Random) -> str:
     data = bytearray(disk.read(path))
     data[at] ^= 1 << chance.randrange(8)
     disk.put(path, bytes(data))
     return f"{path} flipped at {at} of {len(data)}"
+
+
+def through_a_backup(disk: MemoryDisk, folder: Path, settings: LogSettings) -> MemoryDisk:
+    """What a hub finds that is restored from a backup. Backups are made of real files: the disk is laid out as such,
+    beside those that the hub keeps there anyway."""
+    data, backup, restored = folder / "data", folder / "backup", folder / "restored"
+    for path in disk.paths():
+        (data / path).parent.mkdir(parents=True, exist_ok=True)
+        (data / path).write_bytes(disk.read(path))
+    log = open_directory(OsDisk(data), SystemClock(), settings)
+    try:
+        back_up(log, backup)
+    finally:
+        log.close()
+    restore(backup, restored)
+    found = MemoryDisk()
+    for file in sorted(path for path in restored.rglob("*") if path.is_file()):
+        found.put(file.relative_to(restored).as_posix(), file.read_bytes())
+    return found
 
 
 async def indexes_are_new(hub: Hub, book: Book) -> list[str]:

@@ -29,8 +29,9 @@ class Failing(NamedTuple):
 class WorldDisk(FaultyDisk):
     """Of one life of a process."""
 
-    def __init__(self, disk: MemoryDisk, scheduler: Scheduler, short_writes: int | None = None) -> None:
+    def __init__(self, disk: MemoryDisk, scheduler: Scheduler, short_writes: int | None = None, life: int = 0) -> None:
         super().__init__(disk, short_writes)
+        self._life = life
         self._scheduler = scheduler
         self.failing: Failing | None = None
         self._strike: tuple[int, Callable[[], None]] | None = None
@@ -39,6 +40,10 @@ class WorldDisk(FaultyDisk):
         """End the process so many calls from now, in the middle of one: before it has its effect, or before anybody
         hears of it."""
         self._strike = calls, blow
+
+    def handover(self) -> tuple[str, int] | None:
+        """For the process that seals: whose disk it is. None on Kafka, where it would be taken for a real directory."""
+        return ("", self._life) if self._life else None
 
     def spare(self) -> None:
         """No faults any more."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import headrace.hub.hub as hub_module
 import headrace.hub.verbs as verbs_module
+import headrace.log.sealer as sealer_module
 from headrace.config.load import load
 from headrace.errors import HeadraceError
 from headrace.hub import Hub
@@ -30,6 +31,7 @@ from headrace.testing.kafka import FakeKafka
 from headrace.testing.world.disk import Failing, WorldDisk
 from headrace.testing.world.loop import WorldLoop
 from headrace.testing.world.scheduler import Machine
+from headrace.testing.world.sealer import WorldSealer
 from headrace.testing.world.world import World
 
 TINY = ("log.disk_reserve_bytes=0", "log.maintenance_interval_s=1")
@@ -40,11 +42,14 @@ SIZES: dict[str, Sequence[float]] = {
     "log.segment_bytes": (2000, 20000),
     "log.tail_bytes_max": (40000, 120000),
     "log.seal_age_s": (1, 5, 50),
+    "log.seal_apart_bytes": (0, 500, 3000),
     "log.merge_segments_min": (2, 3, 8),
     "log.open_segments_max": (1, 4),
 }
 """A log that seals, rolls, merges and takes snapshots all the time: each seed has one of these."""
-KAFKA = ("log.backend=kafka", "log.kafka.servers=fake:9092", "log.kafka.timeout_s=5")
+KAFKA_S = 5
+"""So long a broker may say nothing before the log takes it for a failure."""
+KAFKA = ("log.backend=kafka", "log.kafka.servers=fake:9092", f"log.kafka.timeout_s={KAFKA_S}")
 IMMORTALS = ("ping", "pong")
 """Those that the settings name."""
 REGISTERED = ("clerk",)
@@ -151,6 +156,7 @@ class HubProcess:
         """How it may be struck where it would hurt most: with a power cut, and without."""
         self._loop: WorldLoop | None = None
         self._open_disk: WorldDisk | None = None
+        self._disks: dict[int, WorldDisk] = {}
         self._failed_s: float | None = None
         self.wrong: list[str] = []
         """What it did that no hub may."""
@@ -169,6 +175,7 @@ class HubProcess:
         self.world.replace(runtime_module, "Runtime", watched)
         self.world.replace(verbs_module, "_return_type", _return_type_of)
         self.world.replace(passwords, "_scrypt", _quick_hash)
+        self.world.replace(sealer_module, "Sealer", lambda _, life: WorldSealer(self.world, self._disks[life]))
         self.world.replace(gc, "freeze", lambda: None)  # no process here stays for long
 
     def address(self, listener: str) -> str:
@@ -177,6 +184,11 @@ class HubProcess:
     @property
     def is_up(self) -> bool:
         return self.hub is not None
+
+    @property
+    def is_well(self) -> bool:
+        """It serves, and will not end because of what befell it before."""
+        return self.hub is not None and self.hub._log.failed is None
 
     # -- what the world does to it -----------------------------------------------------------------------------------
 
@@ -208,10 +220,10 @@ class HubProcess:
         if self._open_disk is not None:
             self._open_disk.strike(calls, self.cut_power if power else self.kill)
 
-    def tempt(self) -> None:
+    def tempt(self, share: float = TEMPTED) -> None:
         """Somebody is about to ask for what must happen whole, or not at all."""
         chance = self.world.random
-        if self.strikes and self.is_up and chance.random() < TEMPTED:
+        if self.strikes and self.is_up and chance.random() < share:
             power, calls = chance.choice(self.strikes), chance.randint(0, 8)
             self.world.tell("fate", f"{'power cut' if power else 'kill'} {calls} calls of the disk from now")
             self.strike(calls, power=power)
@@ -280,7 +292,8 @@ class HubProcess:
     async def _run(self) -> int:
         """As `headrace up` does it; the exit code."""
         short = self.world.random.choice([None, None, 700, 4000])
-        self._open_disk = disk = WorldDisk(self.disk, self.world.scheduler, short)
+        self._open_disk = disk = WorldDisk(self.disk, self.world.scheduler, short, 0 if self.kafka else self.lives)
+        self._disks[self.lives] = disk
         (self.world.folder / "data").mkdir(exist_ok=True)
         life = Life(self.loaded, None, lambda announced: None)
         if self.kafka is None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from headrace.testing.world.actors.actor import Actor
 from headrace.testing.world.actors.agents import agents
-from headrace.testing.world.actors.caches import Bank, IgniteCounter, IgniteWriter, Mapper, TableWriter
+from headrace.testing.world.actors.caches import Bank, IgniteCounter, IgniteWriter, Librarian, Mapper, TableWriter
 from headrace.testing.world.actors.consumers import CursorReader, FutoinPoller, FutoinReceiver, OckamConsumer, Reader
 from headrace.testing.world.actors.immortals import ClerkActor, Customer, ImmortalActor, StandIn
 from headrace.testing.world.actors.people import Gatekeeper, Guest, Operator, Vandal
+from headrace.testing.world.actors.prober import Prober
 from headrace.testing.world.actors.producers import (
     FutoinProducer,
     OckamProducer,
@@ -45,6 +46,8 @@ def population(world: World, hub: HubProcess, book: Book) -> list[Actor]:
     if chance.random() < 0.3:
         actors += [TableWriter(number, hub, book, count) for number in range(chance.randint(1, 2))]
     if chance.random() < 0.3:
+        actors.append(Librarian(0, hub, book, count))
+    if chance.random() < 0.3:
         actors += agents(hub, book, count)
     actors += [reader(0, hub, book, chance.choice(streams)) for reader in READERS if chance.random() < 0.4]
     if chance.random() < 0.3:
@@ -55,6 +58,8 @@ def population(world: World, hub: HubProcess, book: Book) -> list[Actor]:
         drivers = range(chance.randint(1, 2))
         actors += [SparkDriver(number, hub, book, stream, producers, checkpoint) for number in drivers]
     actors += operators
+    if chance.random() < 0.3:
+        actors.append(Prober(0, hub, book, streams))
     if chance.random() < 0.3:
         gatekeeper = Gatekeeper(0, hub, book)
         actors += [gatekeeper, Guest(0, hub, book, gatekeeper)]

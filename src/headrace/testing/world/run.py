@@ -13,9 +13,9 @@ from typing import NamedTuple
 from headrace.config import Config
 from headrace.hub import Hub
 from headrace.serving.runtime import preload
-from headrace.testing.world.aftermath import damage, indexes_are_new
+from headrace.testing.world.aftermath import damage, indexes_are_new, through_a_backup
 from headrace.testing.world.book import Book
-from headrace.testing.world.hub import HubProcess
+from headrace.testing.world.hub import KAFKA_S, TOLD_S, HubProcess
 from headrace.testing.world.judge import Judge, judge_caches
 from headrace.testing.world.logged import OF_DAMAGE, Logged
 from headrace.testing.world.population import population
@@ -45,9 +45,15 @@ class Outcome(NamedTuple):
     story: str
 
 
-def run(seed: int, *, without: frozenset[str] = frozenset(), told: Callable[[str], None] | None = None) -> Outcome:
+def run(
+    seed: int,
+    *,
+    without: frozenset[str] = frozenset(),
+    told: Callable[[str], None] | None = None,
+    clears_away: bool = True,
+) -> Outcome:
     """Everything that a seed says, without some actors or faults; `told` gets each line of the story. The same seed
-    gives the same outcome, to the byte."""
+    gives the same outcome, to the byte. A process that ends after it need not clear away what was in the world."""
     _import_parts()
     logged = Logged()
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # vandals make it talk
@@ -63,8 +69,9 @@ def run(seed: int, *, without: frozenset[str] = frozenset(), told: Callable[[str
         with opened(seed, told) as world:
             return _Life(world, logged, without).run()
     finally:
-        gc.collect()
-        gc.unfreeze()
+        if clears_away:
+            gc.collect()
+            gc.unfreeze()
         sys.unraisablehook = complaints
         root.removeHandler(logged)
         root.setLevel(level)
@@ -92,6 +99,11 @@ class _Life:
         self.without = without
         self._logged = logged
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        faults = (name for name, _ in self.weather.faults)
+        return (*(actor.name for actor in self.actors), *faults, "fate", "backup", "damage")
+
     def run(self) -> Outcome:
         world = self.world
         names = " ".join(actor.name for actor in self.actors)
@@ -104,7 +116,9 @@ class _Life:
         try:
             self._until(lambda: world.now_s > STORM_S or self._done(), STORM_S + 1)
             self.weather.calm()
-            if not self._until(lambda: self._done() and self.hub.is_up, CALM_S) and not self.wrong:
+            heard_s = world.now_s + (TOLD_S if self.hub.kafka is None else TOLD_S + KAFKA_S)
+            is_well = self._until(lambda: world.now_s > heard_s and self._done() and self.hub.is_well, CALM_S)
+            if not is_well and not self.wrong:
                 late = [actor.name for actor in self.actors if not actor.is_done]
                 self.wrong.append(f"{CALM_S:.0f} s after the faults had stopped {late or 'the hub'} had not caught up")
             if not self.wrong:
@@ -158,22 +172,25 @@ class _Life:
 
     def _aftermath(self) -> None:
         """The hub ends, and starts again; its disk may have been damaged meanwhile."""
-        chance, hub = self.world.random, self.hub
+        world, chance, hub = self.world, self.world.random, self.hub
         self.weather.is_over = True
         for actor in self.actors:
             actor.kill()
         ends_cleanly = chance.random() < 0.7
         if ends_cleanly:
             hub.stop()
-            if not self._until(lambda: hub.exit == "stopped", STOP_S):
+            if not self._until(lambda: bool(hub.exit), STOP_S) or hub.exit != "stopped":
                 self.wrong.append(f"told to stop, the hub has not within {STOP_S:.0f} s: {hub.exit or 'it runs'}")
                 return
         (hub.kill if chance.random() < 0.5 else hub.cut_power)()
         harm = "nothing"
+        if ends_cleanly and hub.kafka is None and chance.random() < 0.25 and "backup" not in self.without:
+            world.tell("world", "backed up and restored")
+            hub.disk = through_a_backup(hub.disk, world.folder, hub.loaded.config.log)
         if ends_cleanly and hub.kafka is None and chance.random() < 0.8 and "damage" not in self.without:
             harm = damage(hub.disk, chance)
             self._logged.expected += OF_DAMAGE
-        self.world.tell("world", f"{'stopped' if ends_cleanly else 'killed'}; {harm}")
+        world.tell("world", f"{'stopped' if ends_cleanly else 'killed'}; {harm}")
         hub.start()
         self._until(lambda: hub.is_up or bool(hub.exit), CALM_S)
         if hub.is_up:
@@ -201,11 +218,15 @@ class _Life:
             world.tell("judge", found)
         world.tell("world", f"{acked} acknowledged, {self.hub.lives} lives")
         story = world.story
-        parts = (*(actor.name for actor in self.actors), *(name for name, _ in self.weather.faults), "fate", "damage")
-        counts = self.weather.counts
-        return Outcome(
-            world.seed, story.trace, self.wrong, world.now_s, world.scheduler.turns, counts, acked, parts, story.end
-        )
+        counts, turns = self.weather.counts, world.scheduler.turns
+        return Outcome(world.seed, story.trace, self.wrong, world.now_s, turns, counts, acked, self.parts, story.end)
+
+
+def parts_of(seed: int) -> tuple[str, ...]:
+    """The actors and kinds of fault of a seed, without running it."""
+    _import_parts()
+    with opened(seed) as world:
+        return _Life(world, Logged(), frozenset()).parts
 
 
 def shrink(outcome: Outcome, told: Callable[[str], None]) -> tuple[Outcome, frozenset[str]]:

@@ -161,6 +161,8 @@ class Scheduler:
         while not until():
             for _ in range(TURNS_AT_ONCE):
                 if not self._due:
+                    if until():
+                        return
                     raise Stuck(f"at {self.now_s:.3f} s nothing is left to happen")
                 self._turn()
 

@@ -12,13 +12,16 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from headrace.serving import runtime, sockets
+from headrace.serving import memory, runtime, sockets
 from headrace.testing.world.network import HOST, Network, Socket, Transport
 from headrace.testing.world.scheduler import Scheduler
 from headrace.testing.world.threads import Threads
 
 EPOCH_S = 1_700_000_000
 """When worlds begin."""
+STATM = "50000 25000 5000 1 0 40000 0"
+PROCESS_ID = 1000
+"""The same in every process: answers that tell them are as long as in any other, and arrive in the same pieces."""
 
 
 @contextlib.contextmanager
@@ -50,7 +53,9 @@ def substituted(scheduler: Scheduler, network: Network, threads: Threads) -> Ite
         (threading, "Event", threads.Event),
         (threading, "Condition", threads.Condition),
         (asyncio.BaseProtocol, "__hash__", _numbered(scheduler)),
-        (runtime, "find_trim", lambda: None),  # what memory is free depends on more than the seed
+        *((module, "find_trim", lambda: None) for module in (runtime, memory)),
+        (memory, "read_statm", lambda: STATM),
+        (os, "getpid", lambda: PROCESS_ID),
         (sockets, "bound", lambda host, port: Socket((HOST, port or network.free_port()), ("", 0))),
         (sockets, "deepen_backlog", lambda server: None),
         (sockets, "accept_no_more", lambda server: None),

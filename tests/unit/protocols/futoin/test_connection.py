@@ -351,3 +351,21 @@ async def test_close_ends_connections(asgi: Any) -> None:
         await peer.ready("C")
         asgi.app.close()
         assert asgi.hub.sessions.list("futoin") == []
+
+
+async def test_two_reasons_to_end_are_one_goodbye(asgi: Any) -> None:
+    """Uvicorn takes a second close for a mistake of ours, and says so with a traceback."""
+    async with asgi.websocket() as peer:
+        (served,) = asgi.app._connections
+        sent, send = [], served._send
+
+        async def noted(message: Any) -> None:
+            sent.append(message)
+            await send(message)
+
+        served._send = noted
+        served._push_ended()
+        served.finish()
+        await asyncio.wait_for(asyncio.gather(*served._tasks - {served._writer}), 60)
+        assert [message["code"] for message in sent if message["type"] == "websocket.close"] == [1011]
+        assert peer.closed == 1011

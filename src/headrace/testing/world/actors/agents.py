@@ -24,6 +24,8 @@ AGENT = "agent"
 ITEMS = "/perper.Fabric/StreamItems"
 RESERVED = "/perper.Fabric/ReservedExecutions"
 FINISHED = "/perper.Fabric/ExecutionFinished"
+LEAVES = 0.1
+"""How often a worker goes away in the middle of an execution."""
 IS_STREAM = 200
 """The option of a cache that makes it a stream."""
 
@@ -159,6 +161,9 @@ class AgentWorker(Watcher):
 
     async def _finish(self, name: str, client: IgniteClient, call: ClientCall) -> None:
         await asyncio.sleep(self.random.uniform(0, 1.5))
+        if self.random.random() < LEAVES:
+            self.world.tell(self.name, f"leaves {name} to others")
+            raise EOFError("a worker that has left")
         finished = write_execution(Execution(AGENT, "", "delegate", True))
         self.caller.finished.add(name)
         await soon(client.request(PUT, encode_string(name), finished, cache=EXECUTIONS))

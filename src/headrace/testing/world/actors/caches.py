@@ -307,6 +307,65 @@ class TableWriter(Actor):
             self.book.wrong.append(f"{register.key} was not set, as if it did not hold {known!r}")
 
 
+class Librarian(TableWriter):
+    """The only writer of a table, by the verbs for many keys and for all."""
+
+    kind = "librarian"
+    table = "library"
+
+    def __init__(self, number: int, hub: HubProcess, book: Book, count: int) -> None:
+        Actor.__init__(self, number, hub, book)
+        self.left = count
+        self.registers = [Register(self.table, f"k{key}", {None}) for key in range(12)]
+        book.rows += self.registers
+
+    async def _step(self) -> None:
+        some = self.random.sample(self.registers, self.random.randint(1, len(self.registers)))
+        keys, value = [encoded(str(each.key).encode()) for each in some], f"{self.name}={self.left}".encode()
+        what = self.random.choice(["put-many", "put-many", "delete-many", "clear", "drop", "items", "items"])
+        known = _known(some if what == "delete-many" else self.registers)
+        if what == "items":
+            await self._look_through(self.random.randint(1, 14))
+        elif what == "put-many":
+            with changing(some, value):
+                await self.verb("table.put-many", table=self.table, items=[(key, encoded(value)) for key in keys])
+        elif what == "delete-many":
+            with changing(some, None):
+                removed = await self.verb("table.delete-many", table=self.table, keys=keys)
+            self._count(what, known, removed["keys"])
+        elif what == "clear":
+            with changing(self.registers, None):
+                removed = await self.verb("table.clear", table=self.table)
+            self._count(what, known, removed["keys"])
+        else:
+            with changing(self.registers, None):
+                await self.verb("table.drop", table=self.table)
+            await self.verb("table.create", table=self.table)
+
+    async def _look_through(self, limit: int) -> None:
+        """Page by page: nobody else changes it meanwhile."""
+        found: dict[bytes, bytes] = {}
+        while page := await self.verb("table.items", table=self.table, offset=len(found), limit=limit):
+            shown = {decoded(item["key"]): decoded(item["value"]) for item in page}
+            if len(shown) < len(page) or shown.keys() & found.keys():
+                self.book.wrong.append(f"{self.table}: pages of {limit} show a key twice")
+                return
+            found |= shown
+        for register in self.registers:
+            self.book.holds(register, found.get(str(register.key).encode()))
+
+    def _count(self, what: str, known: int | None, said: int) -> None:
+        if known is not None and said != known:
+            self.book.wrong.append(f"{self.table}: {what} says that {said} keys are gone, and {known} were there")
+
+
+def _known(registers: list[Register]) -> int | None:
+    """How many of these keys there are, if that is certain."""
+    if any(len(each.may_hold) > 1 for each in registers):
+        return None
+    return sum(None not in each.may_hold for each in registers)
+
+
 @contextlib.contextmanager
 def changing(registers: list[Register], value: bytes | None) -> Iterator[None]:
     """Until it is answered they may hold the old or the new, and the new from then on."""

@@ -30,6 +30,7 @@ KEPT: tuple[dict[str, Any], ...] = (
     {"retention_cursors": True},
 )
 """How streams may be kept."""
+HELD_S = 5.0
 PASSWORD = "a password of the world"
 RESERVED = ("perper.caches", "ambrosia/immortals", "spark/pipelines", "ockam.addresses")
 
@@ -59,13 +60,14 @@ class Operator(Watcher):
     def __init__(self, number: int, hub: HubProcess, book: Book, streams: Sequence[str]) -> None:
         super().__init__(number, hub, book)
         self.streams = list(streams)
-        self.trims, self.retains = self.random.random() < 0.5, self.random.random() < 0.5
+        self.trims, self.retains, self.holds = (self.random.random() < 0.5 for _ in range(3))
         self.scratch_next = 0
         """Where the next records of a stream stand that is deleted and created again: indexes are never used twice."""
 
     async def work(self) -> None:
         with contextlib.suppress(Refused, *LOST):
-            await self.random.choice([self._trim, self._retain, self._scratch, self._look, self._look])()
+            doings = [self._trim, self._retain, self._hold, self._scratch, self._look, self._look]
+            await self.random.choice(doings)()
         await asyncio.sleep(self.random.uniform(0.5, 6))
 
     async def _trim(self) -> None:
@@ -76,12 +78,27 @@ class Operator(Watcher):
             self.book.trimmed[stream] = max(before, self.book.trimmed.get(stream, 0))
             await self.verb("stream.trim", stream=stream, before=before)
 
-    async def _retain(self) -> None:
-        stream = self.random.choice(self.streams)
+    async def _retain(self, stream: str | None = None) -> None:
+        stream = stream or self.random.choice(self.streams)
         if self.retains:
             options = self.random.choice(KEPT)
             self.book.retained.add(stream)
             await self.verb("stream.set-options", stream=stream, options=options)
+
+    async def _hold(self) -> None:
+        """Somebody who reads very slowly: what their cursor needs is kept, whatever retention wants."""
+        stream = self.random.choice(self.streams)
+        cursor = f"{self.name}/slow"
+        if not self.holds or (cursor, stream) in self.book.cursors:
+            return
+        bounds = (await self.verb("stream.describe", stream=stream))["bounds"][0]
+        index = self.random.randint(bounds["first"], bounds["next"])
+        await self.verb("cursor.save", cursor=cursor, stream=stream, index=index)
+        await asyncio.sleep(HELD_S)  # what was decided before may still go
+        bounds = (await self.verb("stream.describe", stream=stream))["bounds"][0]
+        if bounds["first"] <= index:
+            self.book.cursors[cursor, stream] = index
+            await self._retain(stream)
 
     async def _scratch(self) -> None:
         name = f"{self.name}/scratch"

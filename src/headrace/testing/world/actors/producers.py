@@ -13,7 +13,7 @@ from headrace.protocols.ockam.client import Publisher
 from headrace.protocols.wallaroo import naming
 from headrace.protocols.wallaroo.client import DIALECTS, Connector
 from headrace.protocols.wallaroo.client_session import Item
-from headrace.testing.world.actors.actor import LOST, Actor, Refused, soon
+from headrace.testing.world.actors.actor import LOST, Actor, Refused, encoded, soon
 from headrace.testing.world.book import Book
 from headrace.testing.world.hub import HubProcess
 
@@ -157,6 +157,7 @@ class SdkProducer(Producer):
         super().__init__(number, hub, book, stream, count, pace_s)
         self.batches: list[range] = []
         """Sequence → the numbers of its records; the last may not have been answered."""
+        self.columns = self.random.choice([(), ("id",), ("type", "key"), ("id", "type", "key", "event_time_us")])
 
     async def work(self) -> None:
         while self.next < self.count:
@@ -184,8 +185,13 @@ class SdkProducer(Producer):
         if not (await self._append(sequence))["duplicate"]:
             self.book.wrong.append(f"{self.name}: sequence {sequence} was stored again")
 
+    def _more(self, number: int) -> dict[str, Any]:
+        """What else a record may have; the same whenever it is sent."""
+        values = {"id": number, "type": f"type {number % 3}", "key": encoded(b"key"), "event_time_us": 1000 * number}
+        return {name: values[name] for name in self.columns if number % 2 or name == "id"}
+
     async def _append(self, sequence: int) -> dict[str, int]:
-        records = [{"text": self.record(number).decode()} for number in self.batches[sequence]]
+        records = [{"text": self.record(number).decode(), **self._more(number)} for number in self.batches[sequence]]
         answer: dict[str, int] = await self.verb(
             "stream.append", stream=self.stream, records=records, producer=self.name, sequence=sequence
         )

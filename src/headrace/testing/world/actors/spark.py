@@ -24,6 +24,8 @@ BATCH = 40
 QUERY = "query"
 SINKS = ("results-0", "results-1")
 CHUNK_BYTES = 700
+TEMPTED = 0.3
+"""Commits are few, and each has several steps on the disk: so often one of them is the last of its hub."""
 NOT_NOTED = 0.15
 """How often a batch was committed and Spark has no note of it: the batch is done again."""
 
@@ -103,7 +105,7 @@ class SparkDriver(Actor):
         position = {"cursor": QUERY, "stream": self.stream, "next": [plan.stop]}
         digest = hashlib.sha256(repr(rows).encode()).hexdigest()
         commit: dict[str, Any] = {"query": QUERY, "run": run, "batch": number, "digest": digest, "parts": parts}
-        self.hub.tempt()
+        self.hub.tempt(TEMPTED)
         await self.verb("spark.commit", **commit, sources=[position])
         for index in rows:
             self._written(sink_of(index)).acked[index] = None
