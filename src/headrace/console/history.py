@@ -129,7 +129,7 @@ class History:
         """A second has passed. What is due is written beside: nobody waits for it."""
         self._gathered.append(sample)
         self._compare(sample)
-        if not has_passed(STEP_S * 1_000_000, self._written_us, self._hub.clock.now_us()):
+        if not has_passed(int(STEP_S * 1_000_000), self._written_us, self._hub.clock.now_us()):
             return
         if self._task is None or self._task.done():
             self._written_us = self._hub.clock.now_us()
