@@ -72,7 +72,9 @@ class GivesBack:
     given back at once. That takes some milliseconds: it is done when much has come, ten times a second at most, by a
     thread that is there as long as much comes."""
 
-    def __init__(self, trim: Callable[[int], int] | None, pause: Callable[[float], object] = time.sleep) -> None:
+    def __init__(
+        self, trim: Callable[[int], int] | None, pause: Callable[[float], object] = lambda pause_s: time.sleep(pause_s)
+    ) -> None:
         self._trim = trim
         self._pause = pause
         self._came_bytes = 0
