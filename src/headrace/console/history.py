@@ -22,6 +22,7 @@ from headrace.console.pulse import Sample
 from headrace.console.views import Views
 from headrace.errors import HeadraceError
 from headrace.log.batch import Batch
+from headrace.log.clock import has_passed
 from headrace.log.ops import StreamOptions
 from headrace.protocols.descriptor import is_holding_cursor
 from headrace.security import Principal, current, is_reserved
@@ -128,7 +129,7 @@ class History:
         """A second has passed. What is due is written beside: nobody waits for it."""
         self._gathered.append(sample)
         self._compare(sample)
-        if self._hub.clock.now_us() - self._written_us < STEP_S * 1_000_000:
+        if not has_passed(int(STEP_S * 1_000_000), self._written_us, self._hub.clock.now_us()):
             return
         if self._task is None or self._task.done():
             self._written_us = self._hub.clock.now_us()

@@ -95,6 +95,7 @@ class Intake:
         self.connections_max: int | None = None
         """How many the process has file descriptors for; None where nobody has looked."""
         self.sign_in_s = limits.sign_in_s
+        self.unread_bytes_max = limits.unread_bytes_max
         self.turns = Turns()
         """For what many small messages need of the event loop."""
         self._limits = limits
@@ -149,7 +150,7 @@ class Intake:
     def changed(self, by: int) -> None:
         """What some connection holds has changed."""
         self.held_bytes += by
-        while by > 0 and self.held_bytes > self._limits.unread_bytes_max:
+        while by > 0 and self.held_bytes > self.unread_bytes_max:
             most = max(self._arrivals, key=lambda one: (not one.is_known and one.held_bytes > 0, one.held_bytes))
             self._end(most, "bytes", "too much was received that is not whole yet (limits.unread_bytes_max)")
 

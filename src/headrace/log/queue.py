@@ -24,6 +24,9 @@ OVERTAKEN_MAX: Final = 1000
 """No commit looks further."""
 HELD_BACK_SHARE: Final = 4
 """This part of `log.tail_bytes_max` is for small transactions when there is no room for large ones."""
+BULKY_SHARE: Final = 8
+"""What is heavier than this part of `log.commit_bytes_max` shares commits with small ones, and yet does not hold them
+back: it counts with the large ones, and waits with them when there is no room."""
 
 
 class CommitQueue:
@@ -62,14 +65,14 @@ class CommitQueue:
 
     @property
     def is_congested(self) -> bool:
-        """More waits than should. One large transaction is no reason to stop reading from everybody. The large ones
-        count by weight: many short keys are few bytes and much work."""
+        """More waits than should. One large transaction is no reason to stop reading from everybody, and neither are
+        some bulky ones. Those count by weight: many short keys are few bytes and much work."""
         bytes_max = self._settings.queue_bytes_max
         return self._small_bytes > bytes_max // 2 or self._large_weight > bytes_max
 
     def add(self, pending: Pending) -> None:
         """Raises `Busy` when too much waits already, and `Closed`."""
-        waiting = self._large_bytes if self._is_large(pending) else self._small_bytes
+        waiting = self._large_bytes if self._is_bulky(pending) else self._small_bytes
         if waiting > 2 * self._settings.queue_bytes_max:
             raise Busy(
                 f"{waiting} bytes wait for the disk already (log.queue_bytes_max is "
@@ -140,7 +143,8 @@ class CommitQueue:
             elif created:
                 break
             pending = self._waiting.popleft()
-            if self._is_large(pending) or (touched and not touched.isdisjoint(pending.touches)):
+            waits = self._is_bulky(pending) if self.is_held_back else self._is_large(pending)
+            if waits or (touched and not touched.isdisjoint(pending.touches)):
                 overtaken.append(pending)
                 touched |= pending.touches
                 continue
@@ -163,8 +167,11 @@ class CommitQueue:
     def _is_large(self, pending: Pending) -> bool:
         return pending.weight > self._settings.commit_bytes_max or len(pending.operations) > OPERATIONS_MAX
 
+    def _is_bulky(self, pending: Pending) -> bool:
+        return self._is_large(pending) or pending.weight > self._settings.commit_bytes_max // BULKY_SHARE
+
     def _count(self, pending: Pending, sign: int) -> None:
-        if self._is_large(pending):
+        if self._is_bulky(pending):
             self._large_bytes += sign * pending.nbytes
             self._large_weight += sign * pending.weight
         else:

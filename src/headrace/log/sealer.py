@@ -28,7 +28,6 @@ import threading
 from collections.abc import Sequence
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 
 from headrace.log.clock import has_passed
@@ -44,6 +43,8 @@ LIVES = 3
 ANSWER_WAIT_S = 60.0
 """A process that takes longer for a segment is taken for dead, and ended."""
 CLOSE_WAIT_S = 10.0
+WRITTEN_BYTES = 1 << 20
+"""Small bodies are gathered until there are so many."""
 _SIZE = struct.Struct("<I")
 
 
@@ -217,24 +218,26 @@ class Sealer:
 
 
 class _Memory:
-    """Memory that another process may map, by its descriptor."""
+    """Memory that another process may map, by its descriptor. Here it is a file that is written to: whatever is missing
+    is an error then, and not the hub's death."""
 
     def __init__(self) -> None:
         self.descriptor = os.memfd_create("headrace-bodies")
-        self._mapped = np.empty(0, np.uint8)
+        self._size = 0
 
     def fill(self, bodies: list[bytes]) -> None:
         size = sum(map(len, bodies))
-        if size > len(self._mapped):
-            # Taken now: memory that turned out to be missing while it is written to would be the hub's death.
-            os.posix_fallocate(self.descriptor, 0, size + size // 4)
-            self._mapped = np.frombuffer(mmap.mmap(self.descriptor, 0), np.uint8)
-        np.concatenate([np.frombuffer(body, np.uint8) for body in bodies], out=self._mapped[:size])
+        if size > self._size:
+            self._size = size + size // 4
+            os.ftruncate(self.descriptor, self._size)
+        os.lseek(self.descriptor, 0, os.SEEK_SET)
+        with open(self.descriptor, "wb", WRITTEN_BYTES, closefd=False) as file:
+            file.writelines(bodies)
 
     def release(self) -> None:
         """The process keeps its map: it looks at no more of it than was filled again."""
-        if len(self._mapped):
-            self._mapped = np.empty(0, np.uint8)
+        if self._size:
+            self._size = 0
             os.ftruncate(self.descriptor, 0)
 
     def close(self) -> None:

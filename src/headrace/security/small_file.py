@@ -13,6 +13,15 @@ BYTES_MAX: Final = 16 * MIB
 """Room for some hundred thousand users. The event loop reads it, and parses what it read."""
 
 
+Stamp = tuple[int, int, int, int]
+
+
+def stamp(status: os.stat_result) -> Stamp:
+    """Differs when the file is another, or holds something else. Who writes a file anew may give it back its old time
+    and size; the time of that change is the system's own."""
+    return status.st_ctime_ns, status.st_mtime_ns, status.st_size, status.st_ino
+
+
 def read(path: Path) -> bytes:
     """All of it. Raises `OSError` for a pipe, which would never end or never begin, a device, and what is too large."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -99,12 +99,11 @@ class Trust:
         return True
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def _stamp(path: Path) -> small_file.Stamp | None:
     try:
-        status = path.stat()
+        return small_file.stamp(path.stat())
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _lists(text: bytes) -> list[bytes]:

@@ -31,7 +31,7 @@ class UsersFile:
     def __init__(self, path: Path, data: Path) -> None:
         self.path = path
         self._required = data / REQUIRED
-        self._stamp: tuple[int, int, int] | None = None
+        self._stamp: small_file.Stamp | None = None
         self._users: dict[str, User] = {}
         self.on_disk_failure: Callable[[str, OSError], None] | None = None
         """Told what was being written when the disk failed."""
@@ -45,7 +45,7 @@ class UsersFile:
             return self._users
         except OSError as error:
             raise self._not_readable(error) from error
-        stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+        stamp = small_file.stamp(status)
         if stamp != self._stamp:
             try:
                 self._users = msgspec.json.decode(small_file.read(self.path), type=dict[str, User])

@@ -73,29 +73,38 @@ def give_back() -> None:
 
 class GivesBack:
     """For messages that come in many small pieces, as gRPC's do, which are freed when the message is whole: they are
-    given back at once. That takes some milliseconds: it is done when much has come, ten times a second at most."""
+    given back at once. That takes some milliseconds: it is done when much has come, ten times a second at most, by a
+    thread that is there as long as much comes."""
 
     def __init__(
-        self, trim: Callable[[int], int] | None, clock_s: Callable[[], float] = lambda: time.monotonic()
+        self, trim: Callable[[int], int] | None, pause: Callable[[float], object] = lambda pause_s: time.sleep(pause_s)
     ) -> None:
         self._trim = trim
-        self._clock_s = clock_s
+        self._pause = pause
         self._came_bytes = 0
-        self._next_s = 0.0
+        self._is_at_work = False
         self._lock = threading.Lock()
 
     def after(self, nbytes: int) -> None:
-        """A message of this size has become whole. From any thread but that of the event loop."""
+        """The pieces of a message of this size are free: it is whole, or its connection gone. From any thread."""
         if self._trim is None or nbytes < LARGE_BYTES:
             return
         with self._lock:
             self._came_bytes += nbytes
-            now_s = self._clock_s()
-            if self._came_bytes < PIECES_BYTES or now_s < self._next_s:
+            if self._came_bytes < PIECES_BYTES or self._is_at_work:
                 return
-            self._came_bytes = 0
-            self._next_s = now_s + PIECES_S
-        self._trim(0)
+            self._is_at_work = True
+        threading.Thread(target=self._work, args=(self._trim,), name="gives-back", daemon=True).start()
+
+    def _work(self, trim: Callable[[int], int]) -> None:
+        while True:
+            with self._lock:
+                self._is_at_work = self._came_bytes >= PIECES_BYTES
+                if not self._is_at_work:
+                    return
+                self._came_bytes = 0
+            trim(0)
+            self._pause(PIECES_S)
 
 
 async def trim_when_quiet(

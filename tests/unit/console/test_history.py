@@ -77,6 +77,17 @@ async def test_a_record_every_fifteen_seconds_survives_a_new_start(world: World)
     await again.pulse.close()
 
 
+async def test_a_clock_that_is_set_back_stops_nothing(world: World) -> None:
+    """It was not written until the clock had caught up, and all samples stayed in memory meanwhile."""
+    await world.pass_s(15)
+    written = world.hub.bounds(STREAM).next
+    assert isinstance(world.hub.clock, FakeClock)
+    world.hub.clock.advance(-DAY_S)
+    await world.pass_s(31)
+    assert world.hub.bounds(STREAM).next >= written + 2
+    assert len(world.history._gathered) < 15
+
+
 async def test_it_is_small_bounded_and_the_hubs_own(world: World) -> None:
     await world.pass_s(15)
     options = world.hub.stream(STREAM).options

@@ -107,10 +107,20 @@ def test_one_large_transaction_is_no_congestion() -> None:
     assert queue.is_congested
     queue.settled(queue.gather())
     assert not queue.is_congested
-    queue.add(transaction("1", "b", nbytes=9_000))
+    for number in range(21):
+        queue.add(transaction(str(number), "b", nbytes=700))
     assert not queue.is_congested
-    queue.add(transaction("2", "b", nbytes=9_000))
+    queue.add(transaction("21", "b", nbytes=700))
     assert queue.is_congested
+
+
+def test_bulky_ones_are_no_reason_to_stop_reading_from_others() -> None:
+    """They share commits, being just below what is large: seven of them would have been congestion as small ones."""
+    queue = filled(*(transaction(str(number), "a", nbytes=4_000) for number in range(6)))
+    assert not queue.is_congested
+    queue.add(transaction("6", "a", nbytes=4_000))
+    assert queue.is_congested
+    assert commits(queue) == ["0 1 2", "3 4 5", "6"]
 
 
 def test_many_short_keys_count_by_the_work_they_are() -> None:
@@ -131,11 +141,20 @@ def test_large_ones_that_wait_are_no_reason_to_refuse_small_ones() -> None:
 
 
 def test_without_room_small_ones_go_on_for_a_while() -> None:
-    queue = filled(large("L", "a"), *(transaction(str(number), "b", nbytes=4_000) for number in range(5)))
+    queue = filled(large("L", "a"), *(transaction(str(number), "b", nbytes=700) for number in range(11)))
     queue.is_held_back = True
-    assert commits(queue) == ["0 1 2"]  # a quarter of 40,000 is used up
+    assert commits(queue) == ["0 1 2 3 4 5 6 7 8"]  # a quarter of 40,000 is used up
     queue.is_held_back = False
-    assert commits(queue) == ["L", "3 4"]
+    assert commits(queue) == ["L", "9 10"]
+
+
+def test_without_room_bulky_ones_leave_what_there_is_to_small_ones() -> None:
+    bulky = [transaction(str(number), "a", nbytes=4_000) for number in range(5)]
+    queue = filled(*bulky, transaction("small", "b"), transaction("of a", "a"))
+    queue.is_held_back = True
+    assert commits(queue) == ["small"]  # the other one waits behind those of its stream
+    queue.is_held_back = False
+    assert commits(queue) == ["0 1 2", "3 4 of a"]
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.security import small_file
+from headrace.security.users import UsersFile
 
 
 def sparse(path: Path) -> None:
@@ -35,3 +36,18 @@ def test_a_file_at_the_limit_is_read(tmp_path: Path) -> None:
     place.touch()
     os.truncate(place, small_file.BYTES_MAX)
     assert len(small_file.read(place)) == small_file.BYTES_MAX
+
+
+def test_users_that_were_written_with_the_old_time_and_size_are_seen(tmp_path: Path) -> None:
+    """As `rsync --inplace --times` does, or an editor after the clock was set back: the right would have stayed."""
+    place = tmp_path / "users.json"
+    place.write_text('{"bea": {"secret": "x", "roles": ["admin"]}}')
+    users = UsersFile(place, tmp_path)
+    assert users.users()["bea"].roles == ["admin"]
+    before = place.stat()
+    while place.stat().st_ctime_ns == before.st_ctime_ns:  # the system's clock may take some milliseconds for a step
+        with place.open("r+") as file:
+            file.write('{"bea": {"secret": "x", "roles": ["clerk"]}}')
+        os.utime(place, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (place.stat().st_mtime_ns, place.stat().st_size) == (before.st_mtime_ns, before.st_size)
+    assert users.users()["bea"].roles == ["clerk"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import queue
+import threading
 
 import pytest
-from support.until import until
+from support.until import until, wait_until
 
 from headrace.serving import memory
 from headrace.serving.memory import find_trim, trim_when_quiet
@@ -133,19 +135,32 @@ def test_this_machine_has_one_or_says_none() -> None:
 
 def test_the_pieces_of_large_messages_are_given_back_at_once() -> None:
     trims: list[int] = []
-    now_s = [5.0]
-    gives_back = memory.GivesBack(lambda pad: trims.append(pad) or 1, lambda: now_s[0])
+    pauses: queue.SimpleQueue[float] = queue.SimpleQueue()
+    go_on = threading.Semaphore(0)
+
+    def pause(seconds: float) -> None:
+        pauses.put(seconds)
+        assert go_on.acquire(timeout=60)
+
+    gives_back = memory.GivesBack(lambda pad: trims.append(pad) or 1, pause)
     gives_back.after(memory.PIECES_BYTES - 1)
     for _ in range(memory.PIECES_BYTES // memory.LARGE_BYTES + 1):
         gives_back.after(memory.LARGE_BYTES - 1)
     assert not trims
     gives_back.after(memory.LARGE_BYTES)
+    assert pauses.get(timeout=60) == memory.PIECES_S
     assert trims == [0]
     gives_back.after(memory.PIECES_BYTES)
     assert trims == [0]  # so soon after
-    now_s[0] += memory.PIECES_S
-    gives_back.after(memory.LARGE_BYTES)
-    assert trims == [0, 0]
+    go_on.release()
+    assert pauses.get(timeout=60) == memory.PIECES_S
+    assert trims == [0, 0]  # and yet nothing is left
+    go_on.release()
+    wait_until(lambda: not gives_back._is_at_work)
+    gives_back.after(memory.PIECES_BYTES)
+    pauses.get(timeout=60)
+    assert trims == [0, 0, 0]
+    go_on.release()
     memory.GivesBack(None).after(memory.PIECES_BYTES)
 
 

@@ -3,8 +3,8 @@
 gRPC keeps a connection that says nothing, and holds a message of any size until it is whole, before anybody here is
 asked. The kernel knows how many bytes came on each socket, and the calls say when something was understood, so the
 difference is what gRPC holds. That goes to `hub.intake` as at every other listener, which ends those that take too long
-or too much. A message that is no batch of a put is copied as a whole once it is there, so it counts twice. Where the
-system does not tell (only Linux does) nothing is watched.
+or too much. A message is copied as a whole once it is there, so it counts twice. Where the system does not tell (only
+Linux does) nothing is watched.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import stat
 import struct
 import time
 from collections.abc import Callable, Container, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -29,15 +30,17 @@ if TYPE_CHECKING:
     from headrace.hub.intake import Arrival, Intake
 
 LOOK_S: Final = 0.2
-LOOK_CLOSELY_S: Final = 0.02
+LOOK_CLOSELY_S: Final = 0.01
 """While a message comes, and for some time after it: tens of megabytes may come in a tenth of a second."""
 CLOSELY_S: Final = 2.0
 SHARE: Final = 20
-"""Looking takes at most one part in so many of the time."""
+"""Looking takes at most one part in so many of a processor's time."""
 SMALL_BYTES: Final = MIB
 """So much may come without being a message: settings, pings, and word that what was sent has been taken."""
+ASK_S: Final = 0.01
+"""How often the kernel is asked what has come on a connection whose calls get on."""
 COPIED: Final = 2
-"""How often a message that is no batch of a put is in memory when it has become whole."""
+"""How often a message is in memory when it has become whole."""
 DESCRIPTORS: Final = "/dev/fd"
 TCP_INFO_BYTES: Final = 136
 RECEIVED: Final = struct.Struct("<Q")
@@ -51,6 +54,7 @@ class Seen(NamedTuple):
     inode: int
     peer: str
     received: int
+    descriptor: int = -1
 
 
 class _Connection:
@@ -58,6 +62,8 @@ class _Connection:
         self.arrival = arrival
         self.understood = 0
         self.received = 0
+        self.held = 0
+        """As it came, and not understood."""
 
 
 def normal(peer: str) -> str:
@@ -93,10 +99,23 @@ def look(port: int) -> list[Seen]:
     for name in os.listdir(DESCRIPTORS):
         with accepted(int(name), port) as connection, contextlib.suppress(OSError):
             if connection is not None:
-                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
                 inode = os.fstat(connection.fileno()).st_ino
-                seen.append(Seen(inode, _peer_of(connection), RECEIVED.unpack_from(info, RECEIVED_AT)[0]))
+                seen.append(Seen(inode, _peer_of(connection), _received(connection), int(name)))
     return seen
+
+
+def _received(connection: socket.socket) -> int:
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+    received: int = RECEIVED.unpack_from(info, RECEIVED_AT)[0]
+    return received
+
+
+def received_now(descriptor: int, port: int, peer: str) -> int | None:
+    """What has come from this peer; None when the descriptor is another's by now."""
+    with accepted(descriptor, port) as connection, contextlib.suppress(OSError):
+        if connection is not None and _peer_of(connection) == peer:
+            return _received(connection)
+    return None
 
 
 def _peer_of(connection: socket.socket) -> str:
@@ -124,16 +143,21 @@ def cut(port: int, *, inodes: Container[int] | None = None, peer: str | None = N
 class Connections:
     """Those of one listener."""
 
-    def __init__(self, intake: Intake, port: int, putting: Callable[[], Container[str]] = lambda: ()) -> None:
-        """`putting` tells the peers, that have a put open."""
+    def __init__(self, intake: Intake, port: int, freed: Callable[[int], object] = lambda nbytes: None) -> None:
+        """`freed` is told what was held for a connection that is gone."""
         self._intake = intake
         self._port = port
-        self._putting = putting
+        self._freed = freed
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="flight-connections")
+        """Not one of the threads that all share: what comes must be seen when those are busy, too."""
         self._closely_until_s = 0.0
         self._open: dict[int, _Connection] = {}
-        self._understood: set[str] = set()
-        self._ended: set[int] = set()
-        """The inodes of those that have to go, and are not gone yet."""
+        self._understood: dict[str, int] = {}
+        """The peers of whose calls one got on since the last look, and what had come from each by then."""
+        self._descriptors: dict[str, int] = {}
+        self._asked_s: dict[str, float] = {}
+        self._ended: dict[int, int] = {}
+        """The inodes of those that have to go and are not gone yet, and what was held for each."""
         self._cutting: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -147,30 +171,65 @@ class Connections:
         for task in (self._task, self._cutting):
             if task is not None:
                 task.cancel()
+        self._beside.shutdown(wait=False)
         for connection in self._open.values():
             connection.arrival.close()
 
     def understood(self, peer: str) -> None:
-        """A call of this peer, as gRPC writes it, got on. From any thread."""
-        self._understood.add(normal(peer))
+        """A call of this peer, as gRPC writes it, got on. From any thread. What comes behind that is not understood
+        yet, and between two looks that may be much: so it is found out now what has come."""
+        name, now_s = normal(peer), time.monotonic()
+        received = None
+        if now_s - self._asked_s.get(name, 0.0) >= ASK_S:
+            self._asked_s[name] = now_s
+            received = received_now(self._descriptors.get(name, -1), self._port, name)
+        self._understood[name] = received or self._understood.get(name, 0)
 
     async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
         took_s = 0.0
         while True:
             look_s = LOOK_CLOSELY_S if time.monotonic() < self._closely_until_s else LOOK_S
             await asyncio.sleep(max(look_s, took_s * SHARE))
-            began_s = time.monotonic()
-            understood, self._understood = self._understood, set()
-            self.update(await asyncio.to_thread(look, self._port), understood)
-            took_s = time.monotonic() - began_s
+            understood, self._understood = self._understood, {}
+            seen, took_s = await loop.run_in_executor(self._beside, self._look, understood)
+            self.update(seen, understood)
 
-    def update(self, seen: list[Seen], understood: set[str]) -> None:
+    def _look(self, understood: dict[str, int]) -> tuple[list[Seen], float]:
+        """What is there, and the processor's time that it took to see it: to wait for others' work is no reason to look
+        more seldom. gRPC takes tens of megabytes in the time that the loop may need for its next turn: what is too much
+        by itself is cut off here. The loop then finds the same, and tells why."""
+        began_s = time.thread_time()
+        seen = look(self._port)
+        held = {each: COPIED * self._held(each, understood) for each in seen}
+        excess = sum(held.values()) - self._intake.unread_bytes_max
+        for each in sorted(held, key=lambda one: held[one], reverse=True):
+            if excess <= 0:
+                break
+            excess -= held[each]
+            with accepted(each.descriptor, self._port) as connection, contextlib.suppress(OSError):
+                if connection is not None and os.fstat(connection.fileno()).st_ino == each.inode:
+                    connection.shutdown(socket.SHUT_RDWR)
+        return seen, time.thread_time() - began_s
+
+    def _held(self, seen: Seen, understood: dict[str, int]) -> int:
+        """What has come on a connection and is not understood, where that is enough to be a large message."""
+        connection = self._open.get(seen.inode)
+        before = 0 if connection is None else connection.understood
+        held = seen.received - max(before, understood.get(seen.peer, 0))
+        return held if held > SMALL_BYTES else 0
+
+    def update(self, seen: list[Seen], understood: dict[str, int]) -> None:
         """Compare what is there with what was."""
-        putting = self._putting()
+        self._descriptors = {each.peer: each.descriptor for each in seen}
+        self._asked_s = {peer: at_s for peer, at_s in self._asked_s.copy().items() if peer in self._descriptors}
         there = {each.inode for each in seen}
-        self._ended &= there
+        for inode in self._ended.keys() - there:
+            self._freed(self._ended.pop(inode))
         for inode in self._open.keys() - there:
-            self._open.pop(inode).arrival.close()
+            gone = self._open.pop(inode)
+            self._freed(gone.held)
+            gone.arrival.close()
         for each in seen:
             if each.inode in self._ended:
                 continue
@@ -181,12 +240,11 @@ class Connections:
             connection.received = each.received
             if each.peer in understood:
                 connection.arrival.known()
-                connection.understood = each.received
-            held = each.received - connection.understood
-            if held > SMALL_BYTES:
+                connection.understood = max(connection.understood, understood[each.peer])
+            connection.held = self._held(each, understood)
+            if connection.held:
                 self._closely_until_s = time.monotonic() + CLOSELY_S
-            times = 1 if each.peer in putting else COPIED
-            connection.arrival.holds(held * times if held > SMALL_BYTES else 0, came * times)
+            connection.arrival.holds(COPIED * connection.held, COPIED * came)
 
     def _opened(self, seen: Seen) -> _Connection | None:
         end = functools.partial(self._end, seen.inode)
@@ -199,8 +257,8 @@ class Connections:
         return connection
 
     def _end(self, inode: int, why: str) -> None:
-        self._open.pop(inode, None)
-        self._ended.add(inode)
+        connection = self._open.pop(inode, None)
+        self._ended[inode] = 0 if connection is None else connection.held
         if self._cutting is None:
             self._cutting = asyncio.create_task(self._cut(), name="flight connections end")
 
@@ -208,7 +266,8 @@ class Connections:
         """All of them at once, beside the event loop: to find one is to look at every descriptor of the process, and a
         crowd has thousands."""
         done: set[int] = set()
-        while some := self._ended - done:
+        while some := self._ended.keys() - done:
             done |= some
-            await asyncio.to_thread(cut, self._port, inodes=some)
+            some_cut = functools.partial(cut, self._port, inodes=some)
+            await asyncio.get_running_loop().run_in_executor(self._beside, some_cut)
         self._cutting = None

@@ -5,8 +5,8 @@ acknowledgements as appends become durable, so that a client may send on while e
 
 What is under way is bounded by bytes, of one put and of all of them: a producer faster than the disk is not read from,
 and gRPC's flow control holds it back. A batch waits for its place before it is copied into the log's form: gRPC keeps
-the message itself until the next one comes, so a large batch is in memory twice. Acknowledgements that the client does
-not read are bounded too (acknowledgements.py).
+the message itself until the next one comes, so a large batch is in memory twice. How much may wait is bounded as well
+(room.py), and so are acknowledgements that the client does not read (acknowledgements.py).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from headrace.protocols.flight.acknowledgements import Settled, Settling
 from headrace.protocols.flight.bridge import Bridge, cancelled, to_flight_error
 from headrace.protocols.flight.codec import PutAck, PutColumns, decode_metadata, encode
 from headrace.protocols.flight.permit import Permit
+from headrace.protocols.flight.room import WaitingRoom, Window
 from headrace.protocols.flight.session import Numbered, PutSession, PutState
 
 if TYPE_CHECKING:
@@ -45,34 +46,6 @@ ACKS_WAITING_MAX = 65_536
 BATCH_OVERHEAD_BYTES = 1024
 # How long acknowledgements may take after a failure before the client is thought to read none.
 ACKS_STUCK_S = 1.0
-
-
-class Window:
-    """How many bytes are under way; `enter` waits while there are too many. One batch always fits."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._bytes = 0
-        self._changed = threading.Condition()
-
-    @property
-    def bytes(self) -> int:
-        """How many there are now."""
-        return self._bytes
-
-    def enter(self, size: int, give_up: Callable[[], None], poll_s: float = 0.2) -> None:
-        """Wait for room, then take it. `give_up` is called while waiting, and raises to end it."""
-        with self._changed:
-            while self._bytes and self._bytes + size > self._bytes_max:
-                if not self._changed.wait(poll_s):
-                    give_up()
-            self._bytes += size
-
-    def leave(self, size: int) -> None:
-        """The bytes are durable, or refused."""
-        with self._changed:
-            self._bytes -= size
-            self._changed.notify_all()
 
 
 class _Received(NamedTuple):
@@ -94,6 +67,7 @@ class Putting:
         session: PutSession,
         permit: Permit,
         all_puts: Window,
+        waiting_room: WaitingRoom,
         context: flight.ServerCallContext,
         writer: flight.FlightMetadataWriter,
         got_on: Callable[[], None],
@@ -109,6 +83,7 @@ class Putting:
         self._came = came
         self._lock = threading.Lock()
         self._windows = (Window(UNDER_WAY_BYTES_MAX), all_puts)
+        self._waiting_room = waiting_room
         self._settling = Settling(ACKS_WAITING_MAX)
         self._all_read = False
         self._refused = False  # this and the next three: only the loop changes them
@@ -199,17 +174,19 @@ class Putting:
 
     def _enter(self, size: int) -> None:
         own, all_puts = self._windows
+        with self._waiting_room.place(size, own, all_puts) as check_place:
 
-        def check() -> None:
-            self._got_on()  # it is we who wait for the disk, not for the client
-            self._bridge.check(self._context)
+            def check() -> None:
+                check_place()
+                self._got_on()  # it is we who wait for the disk, not for the client
+                self._bridge.check(self._context)
 
-        own.enter(size, check)
-        try:
-            all_puts.enter(size, check)
-        except BaseException:
-            own.leave(size)
-            raise
+            own.enter(size, check)
+            try:
+                all_puts.enter(size, check)
+            except BaseException:
+                own.leave(size)
+                raise
 
     def _leave(self, size: int) -> None:
         for window in self._windows:

@@ -57,9 +57,10 @@ from headrace.protocols.flight.gets import ReadStream, open_read
 from headrace.protocols.flight.lines import Lines
 from headrace.protocols.flight.metrics import FlightMetrics
 from headrace.protocols.flight.permit import Permit, require
-from headrace.protocols.flight.puts import Putting, Window
+from headrace.protocols.flight.puts import Putting
 from headrace.protocols.flight.queries import QueryStream
 from headrace.protocols.flight.requests import OFFER_ACTION
+from headrace.protocols.flight.room import WaitingRoom, Window
 from headrace.protocols.flight.session import PutSession, ReadSession, describe_put, describe_read
 from headrace.protocols.flight.settings import Flight
 from headrace.protocols.flight.verb_puts import decode_verb_command, serve_requests
@@ -110,10 +111,12 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         self._readers = _Places("open readers", hub.config.log.readers_max, "log.readers_max")
         self._writers = _Places("open puts", hub.config.section(Flight).writers_max, "flight.writers_max")
         self.lines = Lines(hub, bridge.refusal)
-        self._puts: dict[PutSession, str] = {}
+        self._puts: set[PutSession] = set()
         self._reads: set[ReadSession] = set()
-        self._gives_back = GivesBack(find_trim())
+        self.gives_back = GivesBack(find_trim())
         self._all_puts = Window(hub.config.section(Flight).puts_bytes_max)
+        refused = hub.metrics.section(FlightMetrics).puts_refused
+        self._waiting_room = WaitingRoom(hub.config.section(Flight).puts_waiting_bytes_max, refused.inc)
         middleware = {MIDDLEWARE: Authentication(hub, bridge)}
         super().__init__(location, auth_handler=OpenHandshake(), middleware=middleware, **options)
 
@@ -207,16 +210,16 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         permit, closed = self._bridge.open(
             lambda: self._in_loop_open_put(session, principal, peer), context, lambda opened: opened[1]()
         )
-        self._puts[session] = normal(peer)
+        self._puts.add(session)
         try:
             with self._hub.tracing.call("flight.put", trace_headers_of(context)):
-                got_on, came = self._got_on(context), self._gives_back.after
+                got_on, came, room = self._got_on(context), self.gives_back.after, self._waiting_room
                 putting = Putting(
-                    self._hub, self._bridge, session, permit, self._all_puts, context, writer, got_on, came
+                    self._hub, self._bridge, session, permit, self._all_puts, room, context, writer, got_on, came
                 )
                 putting.run(reader)
         finally:
-            del self._puts[session]
+            self._puts.discard(session)
             self._bridge.post(closed)
 
     def _put_into_verb(
@@ -231,16 +234,19 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             lambda: self._in_loop_open_verb_put(verb, principal, peer), context, lambda opened: opened[1]()
         )
 
-        def check() -> None:
-            got_on()  # it is we who wait for the disk, not for the client
-            self._bridge.check(context)
-
         def call(request: dict[str, Any], size: int) -> bytes:
             got_on()
-            self._gives_back.after(size)
             self._bridge.check_new()
             permit.check()
-            self._all_puts.enter(size, check)
+            self.gives_back.after(size)
+            with self._waiting_room.place(size, self._all_puts) as check_place:
+
+                def check() -> None:
+                    check_place()
+                    got_on()  # it is we who wait for the disk, not for the client
+                    self._bridge.check(context)
+
+                self._all_puts.enter(size, check)
             try:
                 return encode(self._bridge.run(self._hub.verbs.call(verb, request, principal), context))
             finally:
@@ -266,10 +272,6 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     def puts_bytes(self) -> int:
         """Of all batches that wait for the disk."""
         return self._all_puts.bytes
-
-    def putting(self) -> set[str]:
-        """The peers that have a put open."""
-        return set(self._puts.copy().values())
 
     @property
     def is_busy(self) -> bool:
@@ -301,7 +303,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             return iter([encode(self._bridge.run(self.lines.offer(principal), context))])
         body = b"" if action.body is None else memoryview(action.body)
         maximum = self._hub.config.section(Flight).action_bytes_max
-        self._gives_back.after(len(body))
+        self.gives_back.after(len(body))
         if len(body) > maximum:
             raise LimitExceeded(f"bytes of the request {action.type!r}", len(body), maximum, "flight.action_bytes_max")
         call = self._hub.verbs.answer(action.type, body, principal)
@@ -442,7 +444,7 @@ class Endpoint:
             self._server = FlightServer(self._hub, self._bridge, location, **options)
         except pa.ArrowException as error:
             raise OSError(str(error)) from None
-        self._server.connections = Connections(self._hub.intake, self._server.port, self._server.putting)
+        self._server.connections = Connections(self._hub.intake, self._server.port, self._server.gives_back.after)
         self._server.connections.start()
 
     def _look(self) -> None:

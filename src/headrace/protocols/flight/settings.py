@@ -22,6 +22,13 @@ class Flight(Section, frozen=True):
     puts_bytes_max: Annotated[
         Bytes, Meta(description="Batches of all puts that wait for the disk; above it puts are not read on")
     ] = 64 * MIB
+    puts_waiting_bytes_max: Annotated[
+        Bytes,
+        Meta(
+            description="Batches of all puts that are there and wait until `puts_bytes_max` has room; above it the "
+            "largest is refused"
+        ),
+    ] = 64 * MIB
     writers_max: Annotated[Count, Meta(description="Open puts; each has two threads")] = 1_000
     lines_max: Annotated[
         Count, Meta(description="Open lines of the SDK; a client that gets none makes calls instead")

@@ -345,7 +345,7 @@ class StagingArea:
     async def _sweep(self) -> None:
         """Remove leftovers of drivers that never came back."""
         now_s = self._now_s()
-        if now_s - self._swept_s < _SWEEP_INTERVAL_S:
+        if self._swept_s <= now_s < self._swept_s + _SWEEP_INTERVAL_S:  # a clock that was set back cannot tell
             return
         self._swept_s = now_s
         before_s = now_s - self._leftovers_expire_s

@@ -27,38 +27,89 @@ def test_peers_are_named_as_everywhere_else() -> None:
     assert normal("ipv6:%5B::1%5D:5000") == "[::1]:5000"
 
 
-async def test_what_was_not_understood_is_held() -> None:
+async def test_what_was_not_understood_is_held_and_counts_twice() -> None:
+    """gRPC copies a message as a whole once it is there."""
+    freed: list[int] = []
     async with memory_hub() as hub:
-        watched = Connections(hub.intake, 1, lambda: {"127.0.0.1:5"})
-        watched.update([Seen(100, "127.0.0.1:5", SMALL_BYTES)], set())
+        watched = Connections(hub.intake, 1, freed.append)
+        watched.update([Seen(100, "127.0.0.1:5", SMALL_BYTES)], {})
         assert (len(hub.intake), hub.intake.strangers, hub.intake.held_bytes) == (1, 1, 0)
-        watched.update([Seen(100, "127.0.0.1:5", SMALL_BYTES + 1)], set())
-        assert hub.intake.held_bytes == SMALL_BYTES + 1
-        watched.update([Seen(100, "127.0.0.1:5", 9 * SMALL_BYTES)], {"127.0.0.1:5"})
+        watched.update([Seen(100, "127.0.0.1:5", SMALL_BYTES + 1)], {})
+        assert hub.intake.held_bytes == COPIED * (SMALL_BYTES + 1)
+        watched.update([Seen(100, "127.0.0.1:5", 9 * SMALL_BYTES)], {"127.0.0.1:5": 9 * SMALL_BYTES})
         assert (hub.intake.strangers, hub.intake.held_bytes) == (0, 0)
-        watched.update([Seen(100, "127.0.0.1:5", 11 * SMALL_BYTES)], {"127.0.0.1:6"})
-        assert hub.intake.held_bytes == 2 * SMALL_BYTES
-        watched.update([Seen(101, "127.0.0.1:5", 5)], set())  # another connection with the same descriptor
-        assert (len(hub.intake), hub.intake.held_bytes) == (1, 0)
+        watched.update([Seen(100, "127.0.0.1:5", 11 * SMALL_BYTES)], {"127.0.0.1:6": 0})
+        assert (hub.intake.held_bytes, freed) == (COPIED * 2 * SMALL_BYTES, [])
+        watched.update([Seen(101, "127.0.0.1:5", 5)], {})  # another connection with the same descriptor
+        assert (len(hub.intake), hub.intake.held_bytes, freed) == (1, 0, [2 * SMALL_BYTES])
         watched.stop()
         assert len(hub.intake) == 0
 
 
-async def test_what_grpc_copies_as_a_whole_counts_twice() -> None:
-    putting: set[str] = set()
+async def test_what_came_behind_a_call_that_got_on_is_held() -> None:
+    """Tens of megabytes may come between a call that got on and the next look."""
     async with memory_hub() as hub:
-        watched = Connections(hub.intake, 1, lambda: putting)
-        watched.update([Seen(100, "127.0.0.1:5", 10 * SMALL_BYTES)], set())
-        assert hub.intake.held_bytes == COPIED * 10 * SMALL_BYTES
-        putting.add("127.0.0.1:5")
-        watched.update([Seen(100, "127.0.0.1:5", 20 * SMALL_BYTES)], set())
-        assert hub.intake.held_bytes == 20 * SMALL_BYTES
+        watched = Connections(hub.intake, 1)
+        watched.update([Seen(100, "127.0.0.1:5", 1000)], {})
+        watched.update([Seen(100, "127.0.0.1:5", 1000 + 9 * SMALL_BYTES)], {"127.0.0.1:5": 1000})
+        assert (hub.intake.strangers, hub.intake.held_bytes) == (0, COPIED * 9 * SMALL_BYTES)
         watched.stop()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="only Linux tells how much came")
+async def test_what_had_come_when_a_call_got_on_is_asked_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "ASK_S", 0.0)
+    async with memory_hub() as hub:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            watched = Connections(hub.intake, port)
+            with socket.create_connection(server.getsockname()) as client, server.accept()[0] as accepted:
+                peer = f"127.0.0.1:{client.getsockname()[1]}"
+                client.sendall(bytes(1000))
+                await until(lambda: [each.received for each in connections.look(port)] == [1000])
+                watched.understood(f"ipv4:{peer}")  # before the first look nobody knows the connection
+                assert watched._understood == {peer: 0}
+                watched.update(connections.look(port), {})
+                watched.understood(f"ipv4:{peer}")
+                assert watched._understood == {peer: 1000}
+                assert accepted.recv(1000)
+            watched.understood(f"ipv4:{peer}")  # the descriptor is another's, or nobody's
+            assert watched._understood == {peer: 1000}
+            watched.stop()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="only Linux tells how much came")
+async def test_too_much_is_cut_off_without_a_turn_of_the_loop() -> None:
+    limits = Limits(unread_bytes_max=6 * SMALL_BYTES)
+    async with memory_hub(Config(limits=limits)) as hub:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            watched = Connections(hub.intake, port)
+            with socket.create_connection(server.getsockname()) as client, server.accept()[0] as accepted:
+                accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 * SMALL_BYTES)
+                threading.Thread(target=lambda: _send(client, bytes(4 * SMALL_BYTES)), daemon=True).start()
+                seen = await asyncio.to_thread(_read_and_look, accepted, 4 * SMALL_BYTES, watched)
+                assert accepted.recv(1) == b"", "it was shut down"
+            watched.update(seen, {})
+            assert ended(hub, "flight", "bytes") == 1
+            watched.stop()
+
+
+def _send(client: socket.socket, data: bytes) -> None:
+    with contextlib.suppress(OSError):
+        client.sendall(data)
+
+
+def _read_and_look(accepted: socket.socket, size: int, watched: Connections) -> list[Seen]:
+    while size:
+        size -= len(accepted.recv(size))
+    return watched._look({})[0]
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="only Linux tells how much came")
 async def test_it_looks_closely_while_a_message_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "LOOK_CLOSELY_S", 0.0)
+    monkeypatch.setattr(connections, "LOOK_S", 0.0)
     looks: list[int] = []
     received = [0]
 
@@ -70,9 +121,9 @@ async def test_it_looks_closely_while_a_message_comes(monkeypatch: pytest.Monkey
     async with memory_hub() as hub:
         watched = Connections(hub.intake, 1)
         watched.start()
-        await until(lambda: bool(looks))
-        monkeypatch.setattr(connections, "LOOK_S", 3600.0)  # after this one: whoever still looks does so closely
         received[0] = 2 * SMALL_BYTES
+        await until(lambda: hub.intake.held_bytes > 0)
+        monkeypatch.setattr(connections, "LOOK_S", 3600.0)  # whoever still looks does so closely
         seen = len(looks)
         await until(lambda: len(looks) > seen + 5)
         watched.stop()
@@ -134,15 +185,15 @@ async def test_a_crowd_is_cut_off_at_once_and_beside_the_loop(monkeypatch: pytes
     async with memory_hub(Config(limits=Limits(strangers_max=10))) as hub:
         watched = Connections(hub.intake, 1)
         crowd = [Seen(100 + number, f"127.0.0.1:{number}", 0) for number in range(1000)]
-        watched.update(crowd, set())
+        watched.update(crowd, {})
         assert hub.intake.strangers == 10
         await until(lambda: sum(map(len, cuts)) == 990)
         assert len(cuts) == 1
-        watched.update(crowd, set())  # gRPC has not closed them yet
+        watched.update(crowd, {})  # gRPC has not closed them yet
         assert (hub.intake.strangers, len(watched._open)) == (10, 10)
-        watched.update(crowd[-10:], set())
+        watched.update(crowd[-10:], {})
         assert not watched._ended
-        watched.update([*crowd[-10:], Seen(5000, "127.0.0.1:5", 0)], set())
+        watched.update([*crowd[-10:], Seen(5000, "127.0.0.1:5", 0)], {})
         await until(lambda: len(cuts) == 2)
         assert (cuts[1], hub.intake.strangers) == ({1090}, 10)
         watched.stop()

@@ -19,6 +19,7 @@ from headrace.errors import BadRequest
 from headrace.log.ops import Appended, StreamOptions
 from headrace.protocols.flight import puts
 from headrace.protocols.flight.codec import decode_metadata
+from headrace.protocols.flight.room import Window
 from headrace.testing import FaultyDisk, MemoryDisk, served_hub
 
 
@@ -327,7 +328,7 @@ def test_more_than_one_put_may_be_under_way_but_not_too_many():
 
 
 def test_a_window_lets_one_in_however_large_and_the_others_wait():
-    window = puts.Window(100)
+    window = Window(100)
     window.enter(500, give_up=lambda: None)
     entered = threading.Event()
     waiting = threading.Thread(target=lambda: (window.enter(50, lambda: None, 0.01), entered.set()))
@@ -342,7 +343,7 @@ def test_whoever_waits_for_a_window_may_give_up():
     def give_up():
         raise TimeoutError
 
-    window = puts.Window(100)
+    window = Window(100)
     window.enter(100, give_up)
     with pytest.raises(TimeoutError):
         window.enter(1, give_up, 0.01)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,19 @@ async def test_leftovers_expire(hub: Hub, tmp_path: Path) -> None:
     await Driver(area, query="here").stage(1, [b"a"])
     left = {path.parent.name for path in staged(tmp_path)}
     assert left == {"1"}
+
+
+async def test_leftovers_expire_also_after_the_clock_was_set_back(hub: Hub, tmp_path: Path) -> None:
+    """Until it had caught up nobody looked for them."""
+    now_s = [1e12]
+    area = StagingArea(hub, tmp_path, leftovers_expire_s=10, now_s=lambda: now_s[0])
+    await Driver(area, query="gone").stage(0, [b"a"])
+    leftover = staged(tmp_path)[0]
+    now_s[0] = 1e9
+    for path in (leftover, leftover.parent):
+        os.utime(path, (now_s[0] - 100, now_s[0] - 100))
+    await Driver(area, query="here").stage(1, [b"a"])
+    assert not leftover.exists()
 
 
 async def test_writes_without_a_name_are_forgotten(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,12 +27,15 @@ from headrace.protocols.ambrosia.call_reader import Calls, label_of_call
 from headrace.protocols.ambrosia.codec import RECORD_BYTES_MAX, RECORD_HEADER_BYTES, Call, RpcType, encode
 from headrace.protocols.ambrosia.coordinator.store import SEQUENCE_PRODUCER, StreamNames, producer_of
 from headrace.protocols.ambrosia.lineage import Origin
+from headrace.units import KIB
 
 QUEUE_BYTES_MAX: Final = 1 << 20  # senders are held back while this much waits for the disk
 PIECE_BYTES_MAX: Final = RECORD_BYTES_MAX - RECORD_HEADER_BYTES - 32  # room for the time
 CLOCK_LABEL: Final = label_of_call(CLOCK_METHOD, RpcType.IMPULSE)
 TIME: Final = struct.Struct("<q")
 FEW: Final = 200
+LARGE_BYTES: Final = 256 * KIB
+"""To lay out so much takes some milliseconds: it is done beside the event loop."""
 CALL_OVERHEAD_BYTES: Final = 32  # offsets, sequence id and bits of one stream record; its label and sender come on top
 
 
@@ -85,14 +88,17 @@ def _overhead(sender: str | None, calls: Calls) -> int:
     return CALL_OVERHEAD_BYTES + len(calls.label) + (0 if sender is None else len(sender.encode()))
 
 
-def pack(arrivals: list[Arrival], sequence: int | None) -> tuple[Batch, bytes, int]:
+Packed = tuple[Batch, bytes, int]
+
+
+def pack(arrivals: list[Arrival], sequence: int | None) -> Packed:
     """Arrivals as one batch of stream records, their messages packed, and how many are replayable."""
     data = b"".join([part for arrival in arrivals for part in arrival.calls.parts])
     replayable = sum(arrival.calls.count for arrival in arrivals if arrival.calls.replayable)
     if len(arrivals) == 1 and arrivals[0].calls.count == 1:
         (arrival,) = arrivals
         return Batch.one(data, id=sequence, type=arrival.calls.label, key=arrival.key), data, replayable
-    if len(arrivals) <= FEW and sum(arrival.calls.count for arrival in arrivals) <= FEW:
+    if len(data) <= LARGE_BYTES and sum(arrival.calls.count for arrival in arrivals) <= FEW:
         return _packed_few(arrivals, data, sequence), data, replayable
     lengths = np.array([length for arrival in arrivals for length in arrival.calls.lengths], np.int32)
     count = len(lengths)
@@ -359,27 +365,47 @@ class CallQueue:
     def _commit(self) -> None:
         arrivals = self._next_arrivals()
         stream = self._names.log if self.to_log else self._names.pending
-        ops: list[Op] = []
-        logged: list[LoggedRecord] = []
+        records: list[tuple[list[Arrival], int | None]] = []
         for record in _records(arrivals):
             sequence = self.next_sequence if self.to_log else None
             if self.clock is not None and sequence is not None:
                 record = [self._time_of_record(self.clock()), *record]
-            batch, data, replayable = pack(record, sequence)
-            ops.append(Append(stream, batch))
+            records.append((record, sequence))
             if sequence is not None:
-                logged.append(LoggedRecord(sequence, batch.count, replayable, data, _origins(record)))
                 self.next_sequence += 1
-            else:
-                self.pending_bytes += len(data)
-        if logged:
-            ops.append(SetProducer(stream, SEQUENCE_PRODUCER, self.next_sequence))
-        ops += [SetProducer(stream, producer, number) for producer, number in _counters(arrivals).items()]
-        ops += [op for arrival in arrivals for op in arrival.ops]
+        counters: list[Op] = []
+        if self.to_log and records:
+            counters.append(SetProducer(stream, SEQUENCE_PRODUCER, self.next_sequence))
+        counters += [SetProducer(stream, producer, number) for producer, number in _counters(arrivals).items()]
+        counters += [op for arrival in arrivals for op in arrival.ops]
         self._commit_done = self._new_future()
         if not self._queue:  # else whoever waits for it waits for a later commit
             self._commit_done, self._queue_done = self._queue_done, self._commit_done
-        future = self._hub.transact(ops)
+        if sum(arrival.payload_bytes for arrival in arrivals) <= LARGE_BYTES:
+            self._submit(stream, records, [pack(*each) for each in records], counters)
+            return
+        apart = asyncio.ensure_future(self._hub.intake.apart(lambda: [pack(*each) for each in records]))
+
+        def packed(done: asyncio.Future[list[Packed]]) -> None:
+            if done.cancelled() or done.exception() is not None:
+                self._committed(done, [])
+            else:
+                self._submit(stream, records, done.result(), counters)
+
+        apart.add_done_callback(packed)
+
+    def _submit(
+        self, stream: str, records: list[tuple[list[Arrival], int | None]], packed: list[Packed], counters: list[Op]
+    ) -> None:
+        ops: list[Op] = []
+        logged: list[LoggedRecord] = []
+        for (record, sequence), (batch, data, replayable) in zip(records, packed, strict=True):
+            ops.append(Append(stream, batch))
+            if sequence is None:
+                self.pending_bytes += len(data)
+            else:
+                logged.append(LoggedRecord(sequence, batch.count, replayable, data, _origins(record)))
+        future = self._hub.transact([*ops, *counters])
         future.add_done_callback(lambda done: self._committed(done, logged))
 
     def time_now(self, sequence: int) -> list[Op]:
@@ -393,7 +419,7 @@ class CallQueue:
         message = encode(Call(CLOCK_METHOD, RpcType.IMPULSE, TIME.pack(time_us)))
         return Arrival.of(None, Calls(b"", CLOCK_LABEL, False, [len(message)], [message]), (), None)
 
-    def _committed(self, done: asyncio.Future[list[object]], logged: list[LoggedRecord]) -> None:
+    def _committed(self, done: asyncio.Future[Any], logged: list[LoggedRecord]) -> None:
         assert self._commit_done is not None
         waited_for, self._commit_done = self._commit_done, None
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
