@@ -19,9 +19,11 @@ from headrace.admin.requests import Asked
 from headrace.console.alarms import Alarm
 from headrace.console.pipelines import PipelineViews
 from headrace.console.pulse import Sample
+from headrace.console.rates import Rates
 from headrace.console.views import Views
 from headrace.errors import HeadraceError
 from headrace.log.batch import Batch
+from headrace.log.clock import has_passed
 from headrace.log.ops import StreamOptions
 from headrace.protocols.descriptor import is_holding_cursor
 from headrace.security import Principal, current, is_reserved
@@ -104,6 +106,8 @@ class History:
         self._hub = hub
         self._views = views
         self._pipelines = pipelines
+        self._rates = Rates(lambda: hub.clock.now_us() / 1e6)
+        """Its own: those of the pages are as old as the last page that asked."""
         self._gathered: list[Sample] = []
         self._written_us = hub.clock.now_us()
         self._events: list[Happening] = []
@@ -128,7 +132,9 @@ class History:
         """A second has passed. What is due is written beside: nobody waits for it."""
         self._gathered.append(sample)
         self._compare(sample)
-        if self._hub.clock.now_us() - self._written_us < STEP_S * 1_000_000:
+        if not self._rates.has_looked and self._task is None:
+            self._task = asyncio.create_task(asyncio.to_thread(self._look), name="console-history")
+        if not has_passed(int(STEP_S * 1_000_000), self._written_us, self._hub.clock.now_us()):
             return
         if self._task is None or self._task.done():
             self._written_us = self._hub.clock.now_us()
@@ -164,16 +170,19 @@ class History:
         elif self._hub.stream(STREAM).options != options:
             await self._hub.set_options(STREAM, options)
 
+    def _look(self) -> None:
+        self._rates.measure(self._views.nexts())
+
     def _moments(self, gathered: list[Sample]) -> Iterator[Moment]:
         if not gathered:
             return
-        self._views.measure_rates()
+        self._look()
         lags: dict[tuple[str, str], int] = {}
         for cursor in self._hub.cursors():
             if cursor.lag and not is_holding_cursor(cursor.name, cursor.stream):
                 key = (cursor.stream, cursor.name)
                 lags[key] = lags.get(key, 0) + cursor.lag
-        rates = {info.name: self._views.rate(info.name) for info in self._hub.streams() if not is_reserved(info.name)}
+        rates = {info.name: self._rates.of(info.name) for info in self._hub.streams() if not is_reserved(info.name)}
         yield Moment(
             self._hub.clock.now_us(),
             _mean(sample.records_in for sample in gathered),

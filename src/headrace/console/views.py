@@ -244,7 +244,11 @@ class Views:
         """Rates since the last look, if that is long enough ago to say anything."""
         with self._measuring:
             if self._rates.age_s() >= RATE_AGE_MIN_S:
-                self._rates.measure({info.name: self._next(info) for info in self._hub.streams("*", None)})
+                self._rates.measure(self.nexts())
+
+    def nexts(self) -> dict[str, int]:
+        """How far each stream and table has come, all partitions together."""
+        return {info.name: self._next(info) for info in self._hub.streams("*", None)}
 
     def rate(self, stream: str) -> float:
         """Records per second, at the last look."""

@@ -138,15 +138,34 @@ def _name(hub: Hub) -> type[msgspec.Struct]:
     return hub.verbs.get("pipeline.delete").request
 
 
-async def test_names_are_for_those_who_may_read_them_and_one_stream_can_be_asked_for(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Views, "rate", lambda self, stream: 7.0)
+async def test_a_rate_is_of_all_seconds_of_its_step_and_the_first_one_is_known(world: World) -> None:
+    await world.hub.create_stream("old")
+    await world.hub.append("old", Batch.of([b"x"] * 500))
+    await world.pass_s(1)
+    await world.hub.create_stream("new")
+    for name in ("old", "new"):
+        await world.hub.append(name, Batch.of([b"x"] * 28))
+    await world.pass_s(14)
+    await world.hub.append("old", Batch.of([b"x"] * 45))
+    await world.pass_s(15)
+    rates = [moment.rates for moment in (await world.look(60)).moments if moment is not None]
+    assert rates == [{"old": 2.0, "new": 2.0}, {"old": 3.0}]
+
+
+async def test_a_clock_that_is_set_back_does_not_stop_it(world: World) -> None:
+    assert isinstance(world.hub.clock, FakeClock)
+    world.hub.clock.advance(-3600)
+    await world.pass_s(15)
+    assert world.hub.has_stream(STREAM)
+
+
+async def test_names_are_for_those_who_may_read_them_and_one_stream_can_be_asked_for(world: World) -> None:
+    await world.pass_s(1)
     for name in ("mine", "other"):
         await world.hub.create_stream(name)
-        await world.hub.append(name, Batch.of([b"x"]))
-        await world.hub.save_cursor("c", name, 0)
-    await world.pass_s(15)
+        await world.hub.append(name, Batch.of([b"x"] * 98))
+        await world.hub.save_cursor("c", name, 97)
+    await world.pass_s(14)
     [moment] = [one for one in (await world.look(20)).moments if one is not None]
     assert (moment.rates, moment.lags) == ({"mine": 7.0, "other": 7.0}, [("mine", "c", 1), ("other", "c", 1)])
     [moment] = [one for one in (await world.look(20, stream="mine")).moments if one is not None]

@@ -114,7 +114,7 @@ export function lookPanel(view) {
       state.drawn = null;
       await view.now();
     }
-    if (!found.methods.length && !found.timers.length && !found.effects.length) return empty("Nothing.", "Methods that wait, timers to come and effects under way are shown here.");
+    if (!found.methods.length && !found.timers.length && !found.effects.length) return empty("Nothing.", "Waiting methods, pending timers and effects in progress appear here.");
     return [
       found.methods.map((each) =>
         h(
@@ -150,7 +150,7 @@ export function lookPanel(view) {
               { title: "Arguments", wrap: true, cell: (each) => h("code", {}, each.arguments ?? "") },
             ],
             found.timers,
-            { label: "Timers to come" },
+            { label: "Pending timers" },
           )
         : null,
       found.more ? h("p", { class: "quiet" }, `and ${found.more} more`) : null,

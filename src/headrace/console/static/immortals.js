@@ -79,7 +79,7 @@ export async function immortalsPage(root, [chosen], view) {
     h(
       "p",
       { class: "quiet" },
-      "Each serves one binding the past, from a checkpoint on. Whatever it says is discarded.",
+      "Each replays the past to one binding, from a checkpoint on. Whatever the binding sends is discarded.",
     ),
     debugging.element,
   );
@@ -102,7 +102,7 @@ export async function immortalsPage(root, [chosen], view) {
   const text = h(
     "p",
     { class: "quiet", role: "status" },
-    "Choose a message to see it here; the list below has all of them.",
+    "Choose a message to see it here; all of them are in the list below.",
   );
   const earlier = h(
     "button",
@@ -246,7 +246,7 @@ export async function immortalsPage(root, [chosen], view) {
         h("span", { class: "still", title: moment(saved.time_us) }, today(saved.time_us)),
         " ",
         pill("checkpoint", "warn"),
-        ` ${saved.id}, ${bytes(saved.size)}, stands for all before index ${number(saved.position)} `,
+        ` ${saved.id}, ${bytes(saved.size)}, covers everything before index ${number(saved.position)} `,
         h("button", { type: "button", onclick: () => replay(one, saved.id).then((done) => done && view.now()) }, "Replay from here"),
       );
     }
