@@ -125,7 +125,7 @@ def test_an_immortal_has_a_timeline_and_is_replayed_for_a_debugger(
     detail.get_by_role("button", name="Replay from here").last.click()
     page.get_by_role("button", name="Open the ports").click()
     dialog = page.get_by_role("dialog", name="The ports are open")
-    expect(dialog).to_contain_text("3 messages behind checkpoint")
+    expect(dialog).to_contain_text("3 messages after checkpoint")
     receive, send = (dialog.locator("dd code").nth(at).inner_text() for at in (0, 1))
     dialog.get_by_role("button", name="Close").click()
     session = page.get_by_label("Debugging sessions").locator("tbody tr")

@@ -69,7 +69,7 @@ def see_why_a_consumer_is_stuck(hand: Hand) -> None:
     expect(row).to_contain_text("No session that reads this stream is open.")
     hand.click(row.get_by_role("link"))
     hand.click(hand.page.locator(".records tbody tr", has_text='{"n": 4}'))
-    expect(hand.page.get_by_label("The way of this record")).to_contain_text("Not yet bybilling 1 record to go")
+    expect(hand.page.get_by_label("The path of this record")).to_contain_text("Not yet bybilling 1 record to go")
 
 
 def move_a_cursor_back(hand: Hand) -> None:
@@ -133,7 +133,7 @@ def add_a_user(hand: Hand) -> None:
     hand.type(hand.page.get_by_label("Name"), "ann")
     hand.type(hand.page.get_by_label("Password ("), "right horse")
     hand.click("Add")
-    expect(hand.page.get_by_role("dialog")).to_contain_text(re.compile("who you are|wrong"))
+    expect(hand.page.get_by_role("dialog")).to_contain_text(re.compile("requires you to sign in|Wrong user name"))
 
 
 TASKS = (

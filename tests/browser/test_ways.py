@@ -148,7 +148,7 @@ def test_who_are_you(guarded: HubProcess, open_page: OpenPage, request: pytest.F
     expect(page.locator("#pulse")).to_contain_text("records/s in")
     expect(page.locator("h1")).to_contain_text("Map")
     page.get_by_role("button", name="Sign out").click()
-    expect(page.get_by_role("dialog")).to_contain_text("who you are")
+    expect(page.get_by_role("dialog")).to_contain_text("requires you to sign in")
 
 
 def test_a_page_that_has_lost_its_hub_is_all_grey_and_says_so_until_it_is_back(
@@ -180,10 +180,10 @@ def test_whoever_may_not_look_is_told_so_and_can_sign_in_as_somebody_else(
     page = open_page(guarded.page)
     sign_in(page, "mia", "mia")
     expect(page.locator("#lost")).to_contain_text("Looking at it needs the right 'read'.")
-    expect(page.locator("#refused")).to_contain_text("You may not look here.")
+    expect(page.locator("#refused")).to_contain_text("You do not have access.")
     expect(page.locator("main")).to_be_hidden()
-    page.get_by_role("button", name="Sign in as somebody else").click()
-    expect(page.get_by_role("dialog")).to_contain_text("who you are")
+    page.get_by_role("button", name="Sign in as someone else").click()
+    expect(page.get_by_role("dialog")).to_contain_text("requires you to sign in")
 
 
 @pytest.fixture
@@ -209,20 +209,20 @@ def test_whoever_may_read_some_streams_sees_them_and_nothing_of_the_others(
     expect(page.locator("#pulse")).to_have_text("connected")
     told = []
     for path, words in (
-        ("overview", "You see what concerns the streams that you may read."),
+        ("overview", "You see only what concerns the streams you may read."),
         ("streams", "mine.a"),
         ("cursors", "mine.a-reader"),
         ("events", "The hub started"),
         ("query", "SQL over streams"),
         ("sessions", "it needs the right 'read' on every stream."),
-        ("pipelines", "You may not look here."),
+        ("pipelines", "You do not have access to this page."),
         ("users", "it needs the right 'admin'."),
-        ("stream/secret.b", "You may not look here."),
+        ("stream/secret.b", "You do not have access to this page."),
     ):
         page.goto(f"{guarded.page}/#/{path}")
         expect(page.locator("main")).to_contain_text(words)
         told.append((path, page.locator("main").inner_text().replace("'secret.b'", "")))
-    assert [path for path, text in told if "secret" in text or "Whoever reaches a listener" in text] == []
+    assert [path for path, text in told if "secret" in text or "Anyone who can reach" in text] == []
     page.goto(f"{guarded.page}/#/query")
     page.get_by_label("SQL").fill('SELECT * FROM "secret.b"')
     page.get_by_role("button", name="Run").click()

@@ -230,7 +230,7 @@ export async function replay(one, from = null) {
         facts([
           ["Receive", h("code", {}, ports.receive)],
           ["Send", h("code", {}, ports.send)],
-          ["Replays", `${count(ports.next - ports.first, "message")} behind checkpoint ${ports.checkpoint}`],
+          ["Replays", `${count(ports.next - ports.first, "message")} after checkpoint ${ports.checkpoint}`],
         ]),
         h("p", {}, "Connect the binding, for instance in a debugger:"),
         h("pre", {}, told),

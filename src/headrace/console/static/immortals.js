@@ -21,7 +21,7 @@ export async function immortalsPage(root, [chosen], view) {
       { title: "State", cell: (row) => pill(row.state, kinds[row.state] ?? "warn") },
       { title: "Receive port", minor: true, cell: (row) => h("code", {}, row.receive ?? "") },
       { title: "Send port", minor: true, cell: (row) => h("code", {}, row.send ?? "") },
-      { title: "Logged", number: true, cell: (row) => count(row.log_next - row.log_first, "message") },
+      { title: "Messages", number: true, cell: (row) => number(row.log_next - row.log_first) },
       { title: "Not delivered", number: true, cell: (row) => number(row.undelivered + row.pending) },
       { title: "Checkpoints", number: true, cell: (row) => number(row.checkpoints.length) },
       { title: "Last error", wrap: true, cell: (row) => h("span", { class: "bad" }, row.last_error ?? "") },
@@ -262,10 +262,10 @@ export async function immortalsPage(root, [chosen], view) {
       entry.sender ? ` from ${entry.sender}` : entry.caller === "@outside" ? " from outside" : "",
       " ",
       h("code", {}, short(entry)),
+      h("span", { class: "quiet" }, ` ${bytes(entry.bytes)}`),
       entry.answer ? h("span", { class: entry.answer.raised ? "bad" : "good" }, answered(entry)) : "",
       entry.cause ? [" ", jump("caused by", entry.cause)] : "",
       entry.led_to.map((place) => [" ", jump("led to", place)]),
-      h("span", { class: "quiet" }, ` ${bytes(entry.bytes)}`),
       state.methods?.methods.some((each) => each.name === entry.name)
         ? h("button", { type: "button", class: "quiet-button", onclick: () => callMethod(one, state.methods, entry).then(() => view.now()) }, "Call again…")
         : "",

@@ -108,7 +108,7 @@ export async function overviewPage(root, parts, view) {
   );
   fill(
     root,
-    head("Overview", quiet, h("button", { type: "button", onclick: backUp }, "Back up…")),
+    head("Overview", quiet, info.data ? h("button", { type: "button", onclick: backUp }, "Back up…") : null),
     alarms.element,
     figures,
     partly,
