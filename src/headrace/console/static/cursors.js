@@ -21,7 +21,7 @@ export async function cursorsPage(root, parts, view) {
   const search = searchField(view, "Filter cursors", "Cursor or stream");
   const rows = liveTable(
     [
-      row.name, wide: true }, => { title: "Cursor", cell: (row) => row.name, wrap: true }, => row.name, wide: true },
+      { title: "Cursor", cell: (row) => row.name, wrap: true },
       { title: "Stream", cell: (row) => streamLink(row.stream) },
       { title: "Partition", number: true, place: true, minor: true, cell: (row) => row.partition },
       { title: "Next index", number: true, place: true, cell: (row) => number(row.index) },
