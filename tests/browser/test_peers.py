@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 from support.background import Background
+from support.barriers import barriers
 from support.hub_process import HubProcess
 from support.until import DEADLINE_S, until
 
@@ -55,6 +56,7 @@ def test_a_session_stands_in_the_diagram_of_its_protocol(
     expect(stream.locator(".state.now")).to_have_attribute("data-state", "Open")
     expect(detail.locator("figcaption").first).to_contain_text("ERROR → Error")
     expect(detail).to_contain_text("Last error")
+    assert barriers(page, "a session") == {}
     background.run(_set(leave))
     expect(row).to_have_count(0)
     page.get_by_label("Which sessions").select_option("ended")
@@ -121,6 +123,7 @@ def test_an_immortal_has_a_timeline_and_is_replayed_for_a_debugger(
     expect(detail.locator("svg.timeline .message")).to_have_count(3)
     expect(page.get_by_role("button", name="Take a checkpoint")).to_be_focused()
     expect(detail.locator(".events li.checkpoint")).to_have_count(2)
+    assert barriers(page, "an immortal") == {}
 
     detail.get_by_role("button", name="Replay from here").last.click()
     page.get_by_role("button", name="Open the ports").click()

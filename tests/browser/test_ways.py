@@ -109,12 +109,16 @@ def test_nothing_is_wider_than_a_narrow_window_or_a_phone(
     hub: HubProcess, client: headrace.Client, open_page: OpenPage
 ) -> None:
     client.create("a.rather/long.name/of_a_stream/that-does.not/fit", exist_ok=True)
+    for cursor, index in (("billing", 1234), ("a.rather/long.name/of-a-cursor", 0)):
+        client.append("a.rather/long.name/of_a_stream/that-does.not/fit", [b"x"] * 1234)
+        saved = {"cursor": cursor, "stream": "a.rather/long.name/of_a_stream/that-does.not/fit", "index": index}
+        client.call("cursor.save", saved)
     page = open_page(hub.page)
     for path in [link.get_attribute("href") for link in page.locator("#nav a").all()]:
         page.goto(f"{hub.page}/{path}")
         expect(page.locator("h1")).to_be_visible()
         expect(page.locator("#pulse")).to_contain_text("records/s in")
-        for width in (800, 390):
+        for width in (800, 390, 280):
             page.set_viewport_size({"width": width, "height": 700})
             page.evaluate(NARROW, width)
 

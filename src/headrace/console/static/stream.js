@@ -104,7 +104,7 @@ export async function streamPage(root, [stream], view) {
         { title: "Rate over the last day", on: () => (location.hash = place(["events"], { stream, last: 86400 })) },
         { title: "More partitions…", on: () => growStream(stream).then((done) => done && location.reload()) },
         { title: "Trim…", on: () => trimStream(stream) },
-        seen.writers.some((one) => one.protocol === "wallaroo") ? { title: "Ask for it again…", on: () => rewindStream(stream) } : null,
+        seen.writers.some((one) => one.protocol === "wallaroo") ? { title: "Have records sent again…", on: () => rewindStream(stream) } : null,
         {
           title: "Delete…",
           danger: true,
