@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.console")
 STREAM = "console/history"
 STEP_S = 15.0
+LATE_S = 2 * STEP_S + 1
+"""Samples that are less apart than this follow each other; a second is what a pulse may be late."""
 DAY_S = 86400.0
 NAMED_MAX = 20
 """Streams and cursors that a sample names: those with the highest rate and the greatest lag."""
@@ -171,7 +173,9 @@ class History:
             await self._hub.set_options(STREAM, options)
 
     def _look(self) -> None:
-        self._rates.measure(self._views.nexts())
+        nexts = self._views.nexts()
+        self._rates.measure(nexts)
+        self._views.measure_rates(nexts)  # so that the first page that asks knows the last seconds, and not the last hours
 
     def _moments(self, gathered: list[Sample]) -> Iterator[Moment]:
         if not gathered:
@@ -240,7 +244,7 @@ class History:
                 if since_us <= event.time_us < until_us and event.is_for(principal):
                     events.append(event)
         events += [event for event in self._events if since_us <= event.time_us < until_us and event.is_for(principal)]
-        return HistoryView(since_us, step_us, [_together(step) for step in steps], events[-EVENTS_MAX:])
+        return HistoryView(since_us, step_us, _filled([_together(step) for step in steps]), events[-EVENTS_MAX:])
 
     async def _rows(self, since_us: int, until_us: int) -> AsyncIterator[tuple[str, bytes]]:
         if not self._hub.has_stream(STREAM):
@@ -293,6 +297,16 @@ def _together(moments: list[Moment]) -> Moment | None:
         {name: _mean(each.rates.get(name, 0.0) for each in moments) or 0.0 for name in names},
         [(*key, lag) for key, lag in lags.items()],
     )
+
+
+def _filled(moments: list[Moment | None]) -> list[Moment | None]:
+    """A sample that was a little late is of the step before it as well: that one is not unknown."""
+    for at in range(len(moments) - 2, 0, -1):
+        before, after = moments[at - 1], moments[at + 1]
+        if moments[at] is None and before is not None and after is not None:
+            if after.time_us - before.time_us < LATE_S * 1_000_000:
+                moments[at] = after
+    return moments
 
 
 def _mean(values: Iterator[float | None]) -> float | None:

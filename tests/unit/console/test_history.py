@@ -31,7 +31,8 @@ class World:
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self.pipelines = PipelineViews(hub, Traffic(hub))
-        self.history = History(hub, Views(hub), self.pipelines)
+        self.views = Views(hub)
+        self.history = History(hub, self.views, self.pipelines)
         self.alarms: list[Alarm] = []
         collected = Alarms(hub)
         collected.sources = [lambda: self.alarms]
@@ -150,6 +151,34 @@ async def test_a_rate_is_of_all_seconds_of_its_step_and_the_first_one_is_known(w
     await world.pass_s(15)
     rates = [moment.rates for moment in (await world.look(60)).moments if moment is not None]
     assert rates == [{"old": 2.0, "new": 2.0}, {"old": 3.0}]
+
+
+async def test_samples_that_come_late_leave_no_hole(world: World) -> None:
+    assert isinstance(world.hub.clock, FakeClock)
+    await world.pass_s(1)
+    for _ in range(8):
+        world.hub.clock.advance(16)
+        await world.pass_s(1)
+    known = [moment is not None for moment in (await world.look(8 * 17 + 1)).moments]
+    assert len(known) == 10
+    assert all(known[1:-1])
+    world.hub.clock.advance(60)
+    await world.pass_s(1)
+    known = [moment is not None for moment in (await world.look(9 * 17 + 61)).moments]
+    assert known.count(False) > 3, "where the hub was away nothing is known"
+
+
+async def test_the_first_page_that_asks_knows_the_rates_of_the_last_seconds(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.hub.create_stream("s")
+    await world.pass_s(1)
+    monkeypatch.setattr("headrace.console.views.RATE_AGE_MIN_S", 0.0)
+    await world.hub.append("s", Batch.of([b"x"] * 28))
+    await world.pass_s(14)
+    await world.hub.append("s", Batch.of([b"x"]))
+    world.views.measure_rates()
+    assert world.views.rate("s") > 0
 
 
 async def test_a_clock_that_is_set_back_does_not_stop_it(world: World) -> None:

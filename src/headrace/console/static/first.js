@@ -15,7 +15,7 @@ const cut = (text) => text.replaceAll(/ (http|--json)/g, " \\\n  $1");
 
 // Listener, title, who uses it, and the command at its address.
 const WAYS = [
-  ["flight", "Command line", "headrace, over Arrow Flight", (at) => `headrace append ${STREAM} --create 'first record' --hub ${at}`],
+  ["flight", "Command line", "headrace, over Arrow Flight", (at) => `headrace append ${STREAM} --create 'first record' \\\n  --hub ${at}`],
   [
     "flight",
     "Python",
@@ -69,12 +69,14 @@ const WAYS = [
           "from headrace.protocols.perper.ignite import (",
           "    binary, client, configuration)",
         ],
-        `ignite = await client.IgniteClient.connect("${host}", ${port})`,
-        "# get or create a cache that is a stream; then put if absent",
+        "ignite = await client.IgniteClient.connect(",
+        `    "${host}", ${port})`,
+        "# a cache that is a stream; then put if absent",
         `cache = configuration.Configuration({0: "${STREAM}", 200: []})`,
         "await ignite.request(1054, cache)",
         'item = binary.encode_string("first record")',
-        `await ignite.request(1002, binary.encode_long(0), item, cache="${STREAM}")`,
+        "key = binary.encode_long(0)",
+        `await ignite.request(1002, key, item, cache="${STREAM}")`,
         "await ignite.close()",
       );
     },

@@ -8,6 +8,7 @@ import { cancel, fulfil } from "./immortal_actions.js";
 import { table } from "./table.js";
 
 const KEYS = 200;
+const BRIEF = ["checkpointing", "storing"];
 
 // The element, and update(one, methods).
 export function lookPanel(view) {
@@ -54,6 +55,7 @@ export function lookPanel(view) {
       if (error.code === "away") throw error;
       shown.textContent = "";
       when.textContent = "";
+      state.drawn = null;
       fill(waits, h("p", { class: "quiet" }, error.message));
     }
   }
@@ -74,7 +76,9 @@ export function lookPanel(view) {
   const keyed = () => (state.key ? { key: state.key } : {});
 
   async function now(one, methods) {
+    if (BRIEF.includes(one.state)) return; // and running again in a moment
     if (one.state !== "running") {
+      state.drawn = null;
       when.textContent = "no program runs: slide back to a checkpoint";
       shown.textContent = "";
       fill(waits, h("p", { class: "quiet" }, "Nobody can be asked while its program is away."));

@@ -441,7 +441,7 @@ function aboutStream(stream) {
         ["Furthest behind", row.cursors ? count(row.lag, "record") : "no cursors"],
       ]),
     );
-    chart.update([[...past, ...(rates.length ? rates : [0])].slice(-PAST_S)], 1, null, recent.now());
+    chart.update([[...past, ...(rates.length || past.length ? rates : [0])].slice(-PAST_S)], 1, null, recent.now());
     writers.update([
       ...writing.map((one) => ({
         key: `s${one.session}`,
