@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 from support.background import Background
 from support.barriers import barriers
 from support.hub_process import HubProcess
@@ -242,7 +242,16 @@ def test_an_immortal_is_seen_from_inside_called_and_given_what_it_waits_for(
     client.call("immortal.call", {"name": "shop", "method": "approve", "arguments": {"item": "fig"}, "wait_s": 0})
     waits = page.get_by_label("What it waits for")
     expect(waits).to_contain_text("approve waits for token")
-    expect(waits.get_by_label("Timers to come")).to_contain_text('{"item":"fig"}')
+
+    def away(route: Route) -> None:
+        rows = route.fetch().json()
+        route.fulfill(json=[row | {"state": "absent"} for row in rows])
+
+    page.route("**/api/v1/immortal.list", away)  # as when its program is gone for a moment
+    expect(waits).to_contain_text("Nobody can be asked")
+    page.unroute("**/api/v1/immortal.list")
+    expect(waits).to_contain_text("approve waits for token")
+    expect(waits.get_by_label("Pending timers")).to_contain_text('{"item":"fig"}')
     waits.get_by_role("button", name="Fulfil…").click()
     dialog.get_by_role("button", name="Fulfil").click()
     expect(waits).not_to_contain_text("approve waits for token")

@@ -175,7 +175,9 @@ class History:
     def _look(self) -> None:
         nexts = self._views.nexts()
         self._rates.measure(nexts)
-        self._views.measure_rates(nexts)  # so that the first page that asks knows the last seconds, and not the last hours
+        self._views.measure_rates(
+            nexts
+        )  # so that the first page that asks knows the last seconds, and not the last hours
 
     def _moments(self, gathered: list[Sample]) -> Iterator[Moment]:
         if not gathered:
