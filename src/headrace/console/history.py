@@ -175,9 +175,7 @@ class History:
     def _look(self) -> None:
         nexts = self._views.nexts()
         self._rates.measure(nexts)
-        self._views.measure_rates(
-            nexts
-        )  # so that the first page that asks knows the last seconds, and not the last hours
+        self._views.measure_rates(nexts)  # so that the first page that asks knows the last seconds, not the last hours
 
     def _moments(self, gathered: list[Sample]) -> Iterator[Moment]:
         if not gathered:
@@ -305,9 +303,10 @@ def _filled(moments: list[Moment | None]) -> list[Moment | None]:
     """A sample that was a little late is of the step before it as well: that one is not unknown."""
     for at in range(len(moments) - 2, 0, -1):
         before, after = moments[at - 1], moments[at + 1]
-        if moments[at] is None and before is not None and after is not None:
-            if after.time_us - before.time_us < LATE_S * 1_000_000:
-                moments[at] = after
+        if moments[at] is not None or before is None or after is None:
+            continue
+        if after.time_us - before.time_us < LATE_S * 1_000_000:
+            moments[at] = after
     return moments
 
 
