@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Locator, Page, Route, expect
 from support.background import Background
 from support.barriers import barriers
 from support.hub_process import HubProcess
@@ -211,6 +211,19 @@ class Clerk(Immortal):
         return await self.proxy(Shop, "shop").order(item)
 
 
+def away_for_a_moment(page: Page, waits: Locator, words: str) -> None:
+    """As when its program is gone and comes back: what is said before is said afterwards."""
+
+    def away(route: Route) -> None:
+        route.fulfill(json=[row | {"state": "absent"} for row in route.fetch().json()])
+
+    expect(waits).to_contain_text(words)
+    page.route("**/api/v1/immortal.list", away)
+    expect(waits).to_contain_text("Nobody can be asked")
+    page.unroute("**/api/v1/immortal.list")
+    expect(waits).to_contain_text(words)
+
+
 def test_an_immortal_is_seen_from_inside_called_and_given_what_it_waits_for(
     hub: HubProcess, client: headrace.Client, open_page: OpenPage, background: Background
 ) -> None:
@@ -241,16 +254,7 @@ def test_an_immortal_is_seen_from_inside_called_and_given_what_it_waits_for(
     expect(page.locator("#note")).to_have_text("The checkpoint is on disk.")
     client.call("immortal.call", {"name": "shop", "method": "approve", "arguments": {"item": "fig"}, "wait_s": 0})
     waits = page.get_by_label("What it waits for")
-    expect(waits).to_contain_text("approve waits for token")
-
-    def away(route: Route) -> None:
-        rows = route.fetch().json()
-        route.fulfill(json=[row | {"state": "absent"} for row in rows])
-
-    page.route("**/api/v1/immortal.list", away)  # as when its program is gone for a moment
-    expect(waits).to_contain_text("Nobody can be asked")
-    page.unroute("**/api/v1/immortal.list")
-    expect(waits).to_contain_text("approve waits for token")
+    away_for_a_moment(page, waits, "approve waits for token")
     expect(waits.get_by_label("Pending timers")).to_contain_text('{"item":"fig"}')
     waits.get_by_role("button", name="Fulfil…").click()
     dialog.get_by_role("button", name="Fulfil").click()

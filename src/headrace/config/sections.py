@@ -58,7 +58,7 @@ class Kafka(Section, frozen=True):
         Literal["none", "gzip", "snappy", "lz4", "zstd"], Meta(description="Compression of messages, by the client")
     ] = "lz4"
     commits_max: Annotated[
-        Count, Meta(description="Commits in flight at once; 1 waits for each before the next is sent")
+        Count, Meta(description="Commits under way at once; 1 waits for each before the next is sent")
     ] = 5
     client: Annotated[
         dict[str, str],
