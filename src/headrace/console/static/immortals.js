@@ -262,8 +262,8 @@ export async function immortalsPage(root, [chosen], view) {
       entry.sender ? ` from ${entry.sender}` : entry.caller === "@outside" ? " from outside" : "",
       " ",
       h("code", {}, short(entry)),
-      h("span", { class: "quiet" }, ` ${bytes(entry.bytes)}`),
       entry.answer ? h("span", { class: entry.answer.raised ? "bad" : "good" }, answered(entry)) : "",
+      h("span", { class: "quiet" }, ` ${bytes(entry.bytes)}`),
       entry.cause ? [" ", jump("caused by", entry.cause)] : "",
       entry.led_to.map((place) => [" ", jump("led to", place)]),
       state.methods?.methods.some((each) => each.name === entry.name)
