@@ -22,7 +22,7 @@ export async function cursorsPage(root, parts, view) {
   const rows = liveTable(
     [
       { title: "Cursor", cell: (row) => row.name, wrap: true },
-      { title: "Stream", cell: (row) => streamLink(row.stream) },
+      { title: "Stream", cell: (row) => streamLink(row.stream), wrap: true },
       { title: "Partition", number: true, place: true, minor: true, cell: (row) => row.partition },
       { title: "Next index", number: true, place: true, cell: (row) => number(row.index) },
       { title: "Behind", number: true, cell: (row) => count(row.lag, "record") },
