@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 from support.forked_hub import ForkedHub
 from support.hub_process import HubProcess
+from support.until import DEADLINE_S
 
 import headrace
 
@@ -98,8 +99,14 @@ def test_light_and_dark(hub: HubProcess, open_page: OpenPage) -> None:
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
 
 
-NARROW = """(width) => new Promise((done) => {
-  const look = () => (document.documentElement.scrollWidth <= width ? done() : requestAnimationFrame(look));
+NARROW = """([width, deadlineS]) => new Promise((done, fail) => {
+  const began = performance.now();
+  const look = () => {
+    const wide = document.documentElement.scrollWidth;
+    if (wide <= width) done();
+    else if (performance.now() - began > deadlineS * 1000) fail(new Error(`${location.hash}: ${wide}, not ${width}`));
+    else requestAnimationFrame(look);
+  };
   look();
 })"""
 """Until nothing is wider: the map is laid out anew in the frame after the window changed."""
@@ -120,7 +127,7 @@ def test_nothing_is_wider_than_a_narrow_window_or_a_phone(
         expect(page.locator("#pulse")).to_contain_text("records/s in")
         for width in (800, 390, 280):
             page.set_viewport_size({"width": width, "height": 700})
-            page.evaluate(NARROW, width)
+            page.evaluate(NARROW, [width, DEADLINE_S])
 
 
 @pytest.fixture(scope="module")
