@@ -59,7 +59,7 @@ def test_the_overview_lives(hub: HubProcess, client: headrace.Client, open_page:
         ("Payload in", re.compile(r"B/s")),
         ("Sealed on disk", re.compile(r"B .* free")),
         ("Memory used by the hub", re.compile(r"MiB resident")),
-        ("Open sessions", re.compile(r"of all protocols")),
+        ("Open sessions", re.compile(r"across all protocols")),
     ):
         figure = page.locator(".card", has_text=title).locator(".figure")
         expect(figure).to_have_text(unit)

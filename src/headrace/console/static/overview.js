@@ -77,7 +77,7 @@ const CARDS = [
     keys: ["open_sessions"],
     format: (value) => count(value, "session"),
     figure: (last) => number(last.open_sessions),
-    unit: "over all protocols",
+    unit: "across all protocols",
   },
 ];
 
