@@ -154,7 +154,7 @@ def test_who_are_you(guarded: HubProcess, open_page: OpenPage, request: pytest.F
     request.node.expected_troubles = ("401",)
     page = open_page(guarded.page)
     sign_in(page, "ann", "wrong")
-    expect(page.get_by_role("dialog")).to_contain_text("wrong")
+    expect(page.get_by_role("dialog")).to_contain_text("Wrong user name or password.")
     sign_in(page, "ann", "ann")
     expect(page.locator("#pulse")).to_contain_text("records/s in")
     expect(page.locator("h1")).to_contain_text("Map")
