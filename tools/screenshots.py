@@ -80,6 +80,13 @@ def _choose_session(page: Any) -> None:
     page.locator(".machine .state.now").first.wait_for()
 
 
+def _zoom_in(page: Any) -> None:
+    """The demo is young: of the last minutes only the newest have something in them."""
+    page.evaluate("location.hash = `#/events?since=${(Date.now() - 90_000) * 1000}`")
+    page.locator(".chart path.line").first.wait_for()
+    page.get_by_text("UTC").first.wait_for()
+
+
 def _choose_immortal(page: Any) -> None:
     page.locator("tr", has_text="demo-ledger").first.click()
     page.get_by_role("button", name="Take a checkpoint").click()
@@ -120,7 +127,7 @@ SHOTS = (
     Shot("immortals", "immortals", "tbody tr", _choose_immortal),
     Shot("executions", "executions", "[aria-label=Executions] tbody tr"),
     Shot("pipelines", "pipelines", ".pipeline, main .empty"),
-    Shot("history", "events", ".chart path.line"),
+    Shot("history", "events", ".chart path.line", _zoom_in),
     Shot("cluster", "cluster", "main .empty"),
     Shot("users", "users", "main .empty"),
     Shot("settings", "settings", "tbody tr"),
@@ -247,7 +254,8 @@ def take(console: str, target: Path, themes: tuple[str, ...], width: int) -> lis
             ending = "" if theme == "light" else f"-{theme}"
             made += [_taken(page, console, shot, target / f"{shot.name}{ending}.png") for shot in SHOTS]
             page.context.close()
-        page = browser.new_context(viewport={"width": PHONE_WIDTH, "height": 900}).new_page()
+        phone = {"viewport": {"width": PHONE_WIDTH, "height": 900}, "has_touch": True}
+        page = browser.new_context(**phone).new_page()
         made += [_taken(page, console, shot, target / f"{shot.name}-phone.png") for shot in SHOTS]
         browser.close()
     return made
@@ -332,12 +340,12 @@ class States:
         with _running_hub(self._directory / "closed", "--config", str(settings)) as console:
             page.goto(console)
             self._sign_in(page, "ben")
-            page.locator("#lost", has_text="does not show you anything").wait_for()
+            page.locator("#lost", has_text="do not have access").wait_for()
             self._shoot(page, "no-rights")
-            page.get_by_role("button", name="Sign in as somebody else").click()
+            page.get_by_role("button", name="Sign in as someone else").click()
             self._sign_in(page, "eva")
             page.goto(f"{console}/#/overview")
-            page.get_by_text("You see what concerns").wait_for()
+            page.get_by_text("You see only what concerns").wait_for()
             self._shoot(page, "some-rights")
             page.get_by_role("button", name="Sign out").click()
             self._sign_in(page, "ann")
@@ -353,11 +361,13 @@ class States:
 
     def _shoot(self, page: Any, name: str) -> None:
         """As it is, without another look at the hub, which may be gone."""
+        page.mouse.move(0, 0)
         for theme in (*self._themes[::-1], "light"):
             page.evaluate("(theme) => { document.documentElement.dataset.theme = theme; }", theme)
             page.screenshot(path=self._target / f"{name}{'' if theme == 'light' else f'-{theme}'}.png")
         size = page.viewport_size
         page.set_viewport_size({"width": PHONE_WIDTH, "height": 800})
+        page.locator(".map").filter(visible=True).wait_for(state="detached")  # a phone shows a list in its place
         page.screenshot(path=self._target / f"{name}-phone.png")
         page.set_viewport_size(size)
 

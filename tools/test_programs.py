@@ -32,7 +32,7 @@ class Program(NamedTuple):
 
 MOUNTS = 'PATH="$PATH:/usr/sbin:/sbin" && losetup -f && unshare -m mount -t tmpfs tmpfs /mnt'
 PROGRAMS = {
-    "chromium": Program("the console in a browser", "chromium", ("chromium",)),
+    "chromium": Program("the console in a browser", "chromium libatomic1", ("chromium",)),  # Playwright's Node needs it
     "node": Program("FutoIn's published clients", "nodejs", ("node",)),
     "npm": Program("fetching FutoIn's published clients", "npm", ("npm",)),
     "cargo": Program("Ockam's published Rust client", "cargo", ("cargo",)),

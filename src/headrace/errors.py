@@ -3,7 +3,7 @@
 An error says what happened, where, and what to do. `code` is stable and machine readable: it is what the CLI
 prints with `--json`, what Flight and the admin API send, and what protocols translate into their own words. `status` is
 the HTTP status of the answer. `retriable` says that the same request may succeed later, without anybody changing it;
-all such errors stand in this module, so that every client knows them.
+all such errors are in this module, so that every client knows them.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ def error_classes() -> dict[str, type[HeadraceError]]:
 
 
 class BadRequest(HeadraceError):
-    """The caller asked for something that cannot be meant."""
+    """The caller asked for something that makes no sense."""
 
     code = "bad-request"
 
 
 class BadConfig(HeadraceError):
-    """A setting is unknown, has a wrong value, or asks for what is not there."""
+    """A setting is unknown, has a wrong value, or asks for something that does not exist."""
 
     code = "bad-config"
 
 
 class BadSql(HeadraceError):
-    """A SQL statement cannot be read, names what there is not, or asks for what queries may not do."""
+    """A SQL statement cannot be parsed, names something that does not exist, or asks for what queries may not do."""
 
     code = "bad-sql"
 
 
 class Cancelled(HeadraceError):
-    """What was under way has been cancelled by its user or an admin."""
+    """It has been cancelled by its user or an admin."""
 
     code = "cancelled"
     status = 409
@@ -87,7 +87,7 @@ class StreamExists(HeadraceError):
 
 
 class NameTaken(HeadraceError):
-    """A stream has the name of one of the hub's own tables: it was there before the name was reserved."""
+    """A stream has the name of one of the hub's own tables: it existed before the name was reserved."""
 
     code = "name-taken"
     status = 409
@@ -100,7 +100,7 @@ class NameTaken(HeadraceError):
 
 
 class LimitExceeded(HeadraceError):
-    """A named limit was met. The message names the limit, the value, the maximum and the key that changes it."""
+    """A named limit was reached. The message names the limit, the value, the maximum and the key that changes it."""
 
     code = "limit-exceeded"
     status = 422
@@ -145,7 +145,7 @@ class Damaged(HeadraceError):
         place = f" in {where}" if where else ""
         super().__init__(
             f"stream {stream!r} partition {partition}: indexes {first} to {last} are damaged on disk{place}; "
-            + (advice or f"restore them from a backup or read on from index {last + 1}")
+            + (advice or f"restore them from a backup or continue at index {last + 1}")
         )
 
 
@@ -158,7 +158,7 @@ class LogFailed(HeadraceError):
 
 
 class DiskFull(HeadraceError):
-    """No room. Nothing was stored; reads go on and appends resume by themselves when there is room."""
+    """No room. Nothing was stored; reads continue, and appends resume once there is room."""
 
     code = "disk-full"
     status = 507
@@ -193,14 +193,14 @@ class ConditionFailed(HeadraceError):
 
 
 class Fenced(HeadraceError):
-    """Another has taken over: what this one sends is built on what is no longer the latest."""
+    """Someone else has taken over: what this one sends builds on a state that is no longer the latest."""
 
     code = "fenced"
     status = 409
 
 
 class Busy(HeadraceError):
-    """Too much is under way. Try again."""
+    """Too much is going on. Try again."""
 
     code = "busy"
     status = 503
@@ -232,7 +232,7 @@ class Unreachable(HeadraceError):
 
 
 class TlsTrouble(HeadraceError):
-    """The hub is there, and TLS keeps this client from it: one speaks it and the other does not, or the certificate is
+    """The hub answers, but TLS keeps this client out: one uses it and the other does not, or the certificate is
     not trusted. The message says what to change."""
 
     code = "tls"
@@ -246,7 +246,7 @@ class MethodRaised(HeadraceError):
 
 
 class StillRunning(HeadraceError):
-    """A call is not answered yet. The same call with the same idempotency key goes on waiting for it."""
+    """A call is not answered yet. The same call with the same idempotency key waits for it again."""
 
     code = "still-running"
     status = 503

@@ -58,8 +58,8 @@ def test_the_overview_lives(hub: HubProcess, client: headrace.Client, open_page:
         ("Append to durable", re.compile(r"ms p99|no commits")),
         ("Payload in", re.compile(r"B/s")),
         ("Sealed on disk", re.compile(r"B .* free")),
-        ("Memory of the hub", re.compile(r"MiB resident")),
-        ("Open sessions", re.compile(r"of all protocols")),
+        ("Memory used by the hub", re.compile(r"MiB resident")),
+        ("Open sessions", re.compile(r"across all protocols")),
     ):
         figure = page.locator(".card", has_text=title).locator(".figure")
         expect(figure).to_have_text(unit)

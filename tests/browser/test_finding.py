@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
+from support.barriers import barriers
 from support.hub_process import HubProcess
 
 import headrace
@@ -58,7 +58,7 @@ def test_an_address_leads_back_to_the_same_record_filter_and_list(
     page.get_by_label("Filter by type").fill("ODD")
     page.locator(".records tbody tr", has_text='{"n": 7}').click()
     expect(page.get_by_label("Payload", exact=True)).to_contain_text('"n": 7')
-    expect(page.get_by_label("The way of this record")).to_contain_text("sums")
+    expect(page.get_by_label("The path of this record")).to_contain_text("sums")
     page.get_by_role("button", name="Copy link").click()
     expect(page.locator("#note")).to_have_text("Copied the link.")
     link = page.evaluate("navigator.clipboard.readText()")
@@ -161,13 +161,6 @@ def test_retention_is_changed_where_it_is_shown(hub: HubProcess, filled: headrac
     assert filled.call("stream.describe", {"stream": "kept"})["options"]["retention_age_s"] == 172800
 
 
-def barriers(page: Page, place: str, theme: str) -> dict[str, list[object]]:
-    """What axe finds on a page as it is now. In the dark only colours are different."""
-    options = {"runOnly": ["color-contrast"]} if theme == "dark" else None
-    violations = Axe().run(page, options=options).response["violations"]
-    return {f"{place}: {one['id']}": [node["target"] for node in one["nodes"]][:3] for one in violations}
-
-
 @pytest.mark.parametrize(("theme", "width"), [("light", 1300), ("dark", 1300), ("light", 390), ("dark", 390)])
 def test_no_page_has_a_barrier(
     hub: HubProcess, filled: headrace.Client, open_page: OpenPage, theme: str, width: int
@@ -199,6 +192,8 @@ def test_no_page_has_a_barrier(
     expect(page.locator("#found a").first).to_be_visible()
     found |= barriers(page, "the search", theme)
     assert found == {}
+    page.evaluate("document.querySelector('#found a').style.color = 'rgb(128 128 128 / .2)'")
+    assert "the search: color-contrast" in barriers(page, "the search", theme), "axe was at work"
 
 
 def test_users_are_added_given_a_token_and_removed(
@@ -228,8 +223,8 @@ def test_users_are_added_given_a_token_and_removed(
     row.get_by_role("button").click()
     page.get_by_role("menuitem", name="New token…").click()
     expect(dialog.locator(".command")).to_contain_text("headrace user token ben")
-    dialog.get_by_role("button", name="Make a token").click()
-    expect(dialog).to_contain_text("It is shown this once")
+    dialog.get_by_role("button", name="Create a token").click()
+    expect(dialog).to_contain_text("It is shown only once")
     dialog.get_by_role("button", name="Close").click()
     expect(row.locator("[data-title=Tokens]")).to_have_text("1")
     row.get_by_role("button").click()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
+from support.barriers import barriers
 from support.forked_hub import ForkedHub
 from support.hub_process import HubProcess
 
@@ -38,6 +39,8 @@ def test_an_empty_hub_says_how_to_send_a_first_record_and_it_works(
             client.call("stream.delete", {"stream": stream})
     page = open_page(hub.page)
     card = page.locator(f"[data-way='{way}']")
+    expect(card).to_be_visible()
+    assert way != WAYS[0] or barriers(page, "a new hub") == {}
     card.get_by_role("button", name="Copy").click()
     expect(page.locator("#note")).to_have_text("Copied the command.")
     command = page.evaluate("navigator.clipboard.readText()")

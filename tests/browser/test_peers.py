@@ -7,8 +7,9 @@ import json
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 from support.background import Background
+from support.barriers import barriers
 from support.hub_process import HubProcess
 from support.until import DEADLINE_S, until
 
@@ -55,6 +56,7 @@ def test_a_session_stands_in_the_diagram_of_its_protocol(
     expect(stream.locator(".state.now")).to_have_attribute("data-state", "Open")
     expect(detail.locator("figcaption").first).to_contain_text("ERROR → Error")
     expect(detail).to_contain_text("Last error")
+    assert barriers(page, "a session") == {}
     background.run(_set(leave))
     expect(row).to_have_count(0)
     page.get_by_label("Which sessions").select_option("ended")
@@ -121,11 +123,12 @@ def test_an_immortal_has_a_timeline_and_is_replayed_for_a_debugger(
     expect(detail.locator("svg.timeline .message")).to_have_count(3)
     expect(page.get_by_role("button", name="Take a checkpoint")).to_be_focused()
     expect(detail.locator(".events li.checkpoint")).to_have_count(2)
+    assert barriers(page, "an immortal") == {}
 
     detail.get_by_role("button", name="Replay from here").last.click()
     page.get_by_role("button", name="Open the ports").click()
     dialog = page.get_by_role("dialog", name="The ports are open")
-    expect(dialog).to_contain_text("3 messages behind checkpoint")
+    expect(dialog).to_contain_text("3 messages after checkpoint")
     receive, send = (dialog.locator("dd code").nth(at).inner_text() for at in (0, 1))
     dialog.get_by_role("button", name="Close").click()
     session = page.get_by_label("Debugging sessions").locator("tbody tr")
@@ -208,6 +211,19 @@ class Clerk(Immortal):
         return await self.proxy(Shop, "shop").order(item)
 
 
+def away_for_a_moment(page: Page, waits: Locator, words: str) -> None:
+    """As when its program is gone and comes back: what is said before is said afterwards."""
+
+    def away(route: Route) -> None:
+        route.fulfill(json=[row | {"state": "absent"} for row in route.fetch().json()])
+
+    expect(waits).to_contain_text(words)
+    page.route("**/api/v1/immortal.list", away)
+    expect(waits).to_contain_text("Nobody can be asked")
+    page.unroute("**/api/v1/immortal.list")
+    expect(waits).to_contain_text(words)
+
+
 def test_an_immortal_is_seen_from_inside_called_and_given_what_it_waits_for(
     hub: HubProcess, client: headrace.Client, open_page: OpenPage, background: Background
 ) -> None:
@@ -238,8 +254,8 @@ def test_an_immortal_is_seen_from_inside_called_and_given_what_it_waits_for(
     expect(page.locator("#note")).to_have_text("The checkpoint is on disk.")
     client.call("immortal.call", {"name": "shop", "method": "approve", "arguments": {"item": "fig"}, "wait_s": 0})
     waits = page.get_by_label("What it waits for")
-    expect(waits).to_contain_text("approve waits for token")
-    expect(waits.get_by_label("Timers to come")).to_contain_text('{"item":"fig"}')
+    away_for_a_moment(page, waits, "approve waits for token")
+    expect(waits.get_by_label("Pending timers")).to_contain_text('{"item":"fig"}')
     waits.get_by_role("button", name="Fulfil…").click()
     dialog.get_by_role("button", name="Fulfil").click()
     expect(waits).not_to_contain_text("approve waits for token")

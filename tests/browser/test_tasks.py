@@ -69,7 +69,7 @@ def see_why_a_consumer_is_stuck(hand: Hand) -> None:
     expect(row).to_contain_text("No session that reads this stream is open.")
     hand.click(row.get_by_role("link"))
     hand.click(hand.page.locator(".records tbody tr", has_text='{"n": 4}'))
-    expect(hand.page.get_by_label("The way of this record")).to_contain_text("Not yet bybilling 1 record to go")
+    expect(hand.page.get_by_label("The path of this record")).to_contain_text("Not yet bybilling 1 record to go")
 
 
 def move_a_cursor_back(hand: Hand) -> None:
@@ -133,7 +133,12 @@ def add_a_user(hand: Hand) -> None:
     hand.type(hand.page.get_by_label("Name"), "ann")
     hand.type(hand.page.get_by_label("Password ("), "right horse")
     hand.click("Add")
-    expect(hand.page.get_by_role("dialog")).to_contain_text(re.compile("who you are|wrong"))
+    dialog = hand.page.get_by_role("dialog")
+    expect(dialog).to_contain_text(re.compile("requires you to sign in|Wrong user name"))
+    dialog.get_by_label("User").fill("ann")  # that it was added is seen by signing in, which is not a part of it
+    dialog.get_by_label("Password or token").fill("right horse")
+    dialog.get_by_role("button", name="Sign in").click()
+    expect(hand.page.locator("tbody tr", has_text="ann")).to_contain_text("admin")
 
 
 TASKS = (
@@ -275,11 +280,40 @@ def test_a_task_needs_no_mouse(hub: HubProcess, shop: None, open_page: OpenPage,
     task(Keys(page))
 
 
+def cursor(client: headrace.Client, name: str) -> int:
+    [found] = [one for one in client.cursors() if one.name == name]
+    return int(found.index)
+
+
+def options(client: headrace.Client, stream: str) -> dict[str, object]:
+    return dict(client.call("stream.describe", {"stream": stream})["options"])
+
+
+DONE: dict[str, Callable[[headrace.Client], bool]] = {
+    "move_a_cursor_back": lambda client: cursor(client, "billing") == 0,
+    "replay_dead_letters": lambda client: [one.text for one in client.read("bills").to_list()] == ["{broken"],
+    "change_retention": lambda client: (
+        client.call("stream.describe", {"stream": "orders"})["options"].get("retention_age_s") == 172800
+    ),
+    "restart_a_pipeline_from_yesterday": lambda client: cursor(client, "sums") == 0,
+    "mute_an_alarm": lambda client: b"pipeline/broken" in dict(client.table("console/mutes").items()),
+}
+"""What the hub says afterwards, where a task changes something: the page alone could be wrong."""
+
+
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.__name__)
 def test_a_task_takes_at_most_four_clicks(
-    hub: HubProcess, shop: None, open_page: OpenPage, request: pytest.FixtureRequest, task: Callable[[Hand], None]
+    hub: HubProcess,
+    client: headrace.Client,
+    shop: None,
+    open_page: OpenPage,
+    request: pytest.FixtureRequest,
+    task: Callable[[Hand], None],
 ) -> None:
     request.node.expected_troubles = ("401",)
     hand = Hand(open_page(hub.page))
+    done = DONE.get(task.__name__)
+    assert done is None or task is mute_an_alarm or not done(client)  # its table is not there yet
     task(hand)
     assert 0 < hand.clicks <= CLICKS_MAX
+    assert done is None or done(client)

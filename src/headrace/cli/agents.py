@@ -26,7 +26,7 @@ logger = logging.getLogger("headrace.agents")
 
 @app.callback()
 def agents() -> None:
-    """Run Perper agents, and look at them."""
+    """Run and inspect Perper agents."""
 
 
 @app.command("run")

@@ -65,7 +65,7 @@ def append(
     whole: Annotated[bool, typer.Option("--whole", help="The file is one record, not one per line.")] = False,
     create: Annotated[bool, typer.Option("--create", help="Create the stream if it does not exist.")] = False,
     partition: Annotated[
-        int | None, typer.Option("--partition", min=0, help="The partition; without it that of the key, or 0.")
+        int | None, typer.Option("--partition", min=0, help="The partition; by default the one of the key, or 0.")
     ] = None,
     type: Annotated[str | None, typer.Option("--type", help="The type of all records.")] = None,
     key: Annotated[str | None, typer.Option("--key", help="The key of all records.")] = None,

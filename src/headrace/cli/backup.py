@@ -27,7 +27,7 @@ def backup(
 ) -> None:
     """Copy the data directory of a running hub, and check the copy.
 
-    Everything that was acknowledged before is in it. Appends go on meanwhile. A relative DIR is taken from
+    Everything that was acknowledged before is in it. Appends continue meanwhile. A relative DIR is taken from
     log.backup_root, which is headrace-backups beside the data directory unless set.
     """
     from headrace.log.backup import BackupInfo

@@ -26,7 +26,7 @@ def bench(
     ] = Path("."),
     seconds: Annotated[float, typer.Option("--seconds", min=0.05, max=600, help="Time for each measurement.")] = 2.0,
 ) -> None:
-    """Durable appends, round trips and reads on this machine, beside what its bare disk does in the same run."""
+    """Durable appends, round trips and reads on this machine, next to what the bare disk does in the same run."""
     if not directory.is_dir():
         fail(f"{directory} is not a directory; name one on the disk to measure with --dir")
     figures = asyncio.run(_measured(directory, seconds))

@@ -37,7 +37,7 @@ def init(
 ) -> None:
     """Create the topics that are missing, and check those that exist.
 
-    A topic that could lose what was acknowledged is refused, with the command that mends it. Nothing that exists is
+    A topic that could lose what was acknowledged is refused, with the command that fixes it. Nothing that exists is
     changed.
     """
     from headrace.log.kafka import client, topics

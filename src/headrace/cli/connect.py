@@ -41,7 +41,7 @@ def make_connector(
         str, typer.Option("--to", metavar="HOST:PORT", help="The hub's Wallaroo listener.")
     ] = DEFAULT_ADDRESS,
     cookie: Annotated[
-        str, typer.Option("--cookie", envvar="HEADRACE_WALLAROO_COOKIE", help="What the hub asks for.")
+        str, typer.Option("--cookie", envvar="HEADRACE_WALLAROO_COOKIE", help="The cookie that the hub asks for.")
     ] = "",
     instance: Annotated[
         str, typer.Option("--instance", help="Instance name; the stream is then called INSTANCE.STREAM.")
@@ -82,8 +82,8 @@ def connect_file(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Send each line of a file as one record. The message id is the offset behind the line, so a growing file can be
-    sent again and only what is new travels."""
+    """Send each line of a file as one record. The message id is the offset after the line, so a file that has grown can
+    be sent again and only its new lines travel."""
     with FileSource(path, stream=stream, framed=framed, skip=skip) as source:
         point = asyncio.run(_run(connector, source, source.size, DownloadColumn(), quiet))
     _done(source.name, point, connector, as_json)
@@ -100,7 +100,7 @@ def connect_generate(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Send records made from their number: to try things out, and for load."""
+    """Send generated records, to try things out or to create load."""
     source = GenerateSource(stream=stream, count=count, size=size, seed=seed)
     point = asyncio.run(_run(connector, source, count, MofNCompleteColumn(), quiet))
     _done(stream, point, connector, as_json)
@@ -113,8 +113,8 @@ def connect_lines(
     stream: Annotated[str, typer.Option("--stream", help="Name of the stream.")],
     as_json: Json = False,
 ) -> None:
-    """Send each line of standard input as it comes: `tail -F app.log | headrace connect lines --stream app`. Ids count
-    on from what the hub has."""
+    """Send each line of standard input as it comes: `tail -F app.log | headrace connect lines --stream app`. Ids
+    continue from the last one that the hub has."""
     point = asyncio.run(_send_lines(connector, stream))
     _done(stream, point, connector, as_json)
 
@@ -139,7 +139,7 @@ async def _run(connector: Connector, source: Source, total: int, counter: Progre
 
 
 async def _standard_input() -> Callable[[], Awaitable[bytes]]:
-    """A function that reads what there is. A loop can only wait for what may be silent for a while."""
+    """A function that reads whatever has come. A loop can only wait for what may be silent for a while."""
     number = sys.stdin.fileno()
     mode = os.fstat(number).st_mode
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(number)):

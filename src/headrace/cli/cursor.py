@@ -83,7 +83,7 @@ def reset(
 
 
 def _tell_new(name: str, known: list[str]) -> None:
-    """A cursor that is not there yet is made by moving it; perhaps another was meant."""
+    """A cursor that does not exist yet is created by moving it; perhaps another was meant."""
     near = nearest(name, known)
     notes().print(Text(f"there is no cursor {name} yet" + (f"; did you mean {near!r}?" if near else "")))
 

@@ -29,8 +29,8 @@ def doctor(
     """Check a data directory, the disk and file system under it, the clock, limits, ports, security, packages and Java.
 
     A hub that runs on the data directory, or is named by --hub or --profile, is asked for its version, health and
-    listeners. Changes nothing. Whatever is not well says what to do. Ends with code 1 when something must be done;
-    damaged records are named by stream, partition and index.
+    listeners. Changes nothing. Every problem comes with what to do about it. Ends with code 1 if something must be
+    done; damaged records are named by stream, partition and index.
     """
     from headrace.doctor import Finding, examine, worst
 

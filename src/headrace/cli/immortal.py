@@ -368,7 +368,7 @@ def check(
             else:
                 checked = asyncio.run(replayed_twice(_immortal_in(beside), kind, name, client, checkpoint))
         except (StateError, DeclarationError) as error:
-            fail(f"{file} cannot go on as {name}: {error}", code="diverged")
+            fail(f"{file} cannot continue as {name}: {error}", code="diverged")
     if isinstance(checked, Compared):
         _show_compared(answer, checked, all_calls)
         if checked.not_logged is not None:

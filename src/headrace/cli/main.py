@@ -17,34 +17,34 @@ from headrace import __version__
 from headrace.cli.output import EXIT_INTERRUPTED, report
 from headrace.errors import BadRequest, HeadraceError
 
-# Name → (module with a Typer `app`, one line of help). The help stands here so that `headrace --help` imports nothing.
+# Name → (module with a Typer `app`, one line of help). The help is here so that `headrace --help` imports nothing.
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("headrace.cli.up", "Start a hub."),
     "demo": ("headrace.cli.demo", "Start a hub with live producers, consumers and a pipeline, to see it work."),
-    "use": ("headrace.cli.use", "Choose the hub that the other commands speak to."),
+    "use": ("headrace.cli.use", "Choose the hub that the other commands talk to."),
     "stream": ("headrace.cli.stream", "List, create, describe, change, trim and delete streams."),
     "append": ("headrace.cli.append", "Append records to a stream."),
     "read": ("headrace.cli.read", "Read records of a stream."),
     "tail": ("headrace.cli.tail", "Follow a stream live."),
     "connect": ("headrace.cli.connect", "Feed a stream from a file, lines or a generator, as a TCP connector."),
     "cursor": ("headrace.cli.cursor", "List and reset cursors."),
-    "table": ("headrace.cli.table", "Look into tables."),
+    "table": ("headrace.cli.table", "List, read and clear tables."),
     "session": ("headrace.cli.session", "Show who is connected."),
     "immortal": ("headrace.cli.immortal", "AMBROSIA immortals."),
-    "agents": ("headrace.cli.agents", "Run Perper agents, and look at them."),
+    "agents": ("headrace.cli.agents", "Run and inspect Perper agents."),
     "pipeline": ("headrace.cli.pipeline", "Run and watch Spark pipelines."),
-    "pipelines": ("headrace.cli.pipelines", "Projects of Spark Declarative Pipelines."),
-    "spark": ("headrace.cli.spark", "Which engine Spark uses, its jar, and the settings of sessions."),
-    "sql": ("headrace.cli.sql", "Ask streams a question in SQL."),
+    "pipelines": ("headrace.cli.pipelines", "Run Spark Declarative Pipelines projects."),
+    "spark": ("headrace.cli.spark", "Show the engine that Spark uses: its jar, and the settings that load it."),
+    "sql": ("headrace.cli.sql", "Query streams and tables with SQL."),
     "config": ("headrace.cli.config", "Show the settings and where each came from."),
     "user": ("headrace.cli.user", "Users, passwords and tokens."),
-    "tls": ("headrace.cli.tls", "Make certificates to try TLS with."),
-    "cluster": ("headrace.cli.cluster", "Hubs on Kafka: topics, and whether they are right."),
+    "tls": ("headrace.cli.tls", "Create certificates to try out TLS."),
+    "cluster": ("headrace.cli.cluster", "Hubs on Kafka: create and check the topics, see who owns the log."),
     "doctor": ("headrace.cli.doctor", "Check a data directory and this machine."),
     "backup": ("headrace.cli.backup", "Copy a data directory while the hub runs."),
     "restore": ("headrace.cli.restore", "Put a backup back."),
     "migrate": ("headrace.cli.migrate", "Move a log from a data directory to Kafka, or back."),
-    "bench": ("headrace.cli.bench", "Measure this machine, beside its disk's own limit."),
+    "bench": ("headrace.cli.bench", "Measure this machine, next to what its bare disk can do."),
 }
 
 

@@ -41,7 +41,7 @@ EXIT_OF_CODE = {
 
 HINT_OF_CODE = {
     "unknown-stream": "`headrace stream ls` lists the streams; `headrace stream create NAME` creates one",
-    "unauthenticated": "give --token, or --user with a password; `headrace user token USER` makes a token",
+    "unauthenticated": "give --token, or --user with a password; `headrace user token USER` creates a token",
     "forbidden": "`headrace user ls` shows roles; `headrace user add USER --role ROLE` changes them",
 }
 """What to do at the command line, in the place of what a program is told to do."""

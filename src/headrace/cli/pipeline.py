@@ -109,7 +109,7 @@ def delete(hub: HubOptions, name: str) -> None:
 def start(hub: HubOptions, name: str) -> None:
     """Have the hub run a pipeline that is defined there, in its own process."""
     status = hub.call("pipeline.start", {"name": name})
-    notes().print(f"{name} is {status['state']}; `headrace pipeline ls` shows how it does")
+    notes().print(f"{name} is {status['state']}; `headrace pipeline ls` shows how it is doing")
 
 
 @app.command()

@@ -22,7 +22,7 @@ def archive(
     *,
     how: RunOptions,
 ) -> None:
-    """Streams to Parquet by date, exactly once; the cursor says what may be discarded."""
+    """Archive streams to Parquet by date, exactly once; the cursor says what may be discarded."""
     from headrace.spark.pipelines.builtin import archive as make
 
     run_all([make(streams, path)], how)
@@ -36,7 +36,7 @@ def merge(
     *,
     how: RunOptions,
 ) -> None:
-    """Partitions and streams into one stream with new indexes."""
+    """Merge partitions and streams into one stream with new indexes."""
     from headrace.spark.pipelines.builtin import merge as make
 
     run_all([make(streams, into)], how)
@@ -52,7 +52,7 @@ def route(
     *,
     how: RunOptions,
 ) -> None:
-    """Each record to one stream, by its type or by the first condition that holds."""
+    """Send each record to one stream, by its type or by the first condition that holds."""
     from headrace.spark.pipelines.builtin import route as make
 
     rules = []
@@ -74,7 +74,7 @@ def dead_letter(
     *,
     how: RunOptions,
 ) -> None:
-    """Records that are JSON of a schema go on; the others to SOURCE.dead, with the reason."""
+    """Pass on records whose JSON fits a schema; send the others to SOURCE.dead, with the reason."""
     from headrace.spark.pipelines.builtin import dead_letter as make
 
     run_all([make(source, schema, into, dead=dead)], how)
@@ -118,7 +118,7 @@ def window_counts(
     *,
     how: RunOptions,
 ) -> None:
-    """Counts in windows of event time."""
+    """Count records in windows of event time."""
     from headrace.spark.pipelines.builtin import window_counts as make
 
     run_all([make(source, into, window=window, by=by, delay=delay)], how)

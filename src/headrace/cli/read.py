@@ -77,7 +77,7 @@ def _parse_end(text: str | None) -> Any:
     if text is None:
         return None
     if text == "earliest":
-        raise typer.BadParameter("nothing lies before the earliest", param_hint="--end")
+        raise typer.BadParameter("nothing is before the earliest", param_hint="--end")
     return parse_position(text)
 
 

@@ -88,7 +88,7 @@ def clear(answer: Answer, name: TableArgument, yes: YesFlag = False) -> None:
 def accept_damage(answer: Answer, name: TableArgument, yes: YesFlag = False) -> None:
     """Serve what can still be read of a damaged table. What the damaged records held is lost."""
     with answer.connect() as client:
-        answer.confirm(f"give up what the damaged records of table {name} said, and serve what is left?", yes)
+        answer.confirm(f"give up what the damaged records of table {name} held, and serve what is left?", yes)
         given_up = client.table(name).accept_damage()
     if given_up.first is None:
         answer.line(given_up, f"table {name} has no damage")

@@ -30,9 +30,9 @@ S = TypeVar("S", bound=Section)
 class Listen(Section, frozen=True):
     """Where each listener listens: `host:port`, port 0 for any free port, or `off`."""
 
-    http: Annotated[Address, Meta(description="HTTP: admin API, metrics, health, console, and what mounts there")] = (
-        "127.0.0.1:8080"
-    )
+    http: Annotated[
+        Address, Meta(description="HTTP: admin API, metrics, health, console, and what is mounted there")
+    ] = "127.0.0.1:8080"
 
     def addresses(self) -> dict[str, str]:
         """Every listener's address, by its name."""

@@ -31,7 +31,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Kafka(Section, frozen=True):
     """The log on Apache Kafka, for `log.backend = "kafka"`. `headrace cluster init` makes the topics."""
 
-    servers: Annotated[str, Meta(description="Brokers to begin with: `kafka-1:9092,kafka-2:9092`")] = ""
+    servers: Annotated[str, Meta(description="Brokers to connect to first: `kafka-1:9092,kafka-2:9092`")] = ""
     prefix: Annotated[
         str, Meta(description="Topics are named `PREFIX.journal` and so on", pattern=r"^[A-Za-z0-9._-]{1,200}$")
     ] = "headrace"
@@ -47,18 +47,18 @@ class Kafka(Section, frozen=True):
         ),
     ] = "kafka"
     cache_bytes: Annotated[
-        Bytes, Meta(description="The data directory keeps about so much of the store, for reading; the rest is fetched")
+        Bytes, Meta(description="About how much of the store the data directory keeps; the rest is fetched")
     ] = 64 * GIB
-    timeout_s: Annotated[Seconds, Meta(description="A commit that has no answer after this has failed")] = 120
+    timeout_s: Annotated[Seconds, Meta(description="A commit without an answer after this has failed")] = 120
     lease_s: Annotated[Seconds, Meta(description="How long a hub that lost its cell may answer reads at most")] = 10
     strict_reads: Annotated[
         bool, Meta(description="A new owner waits `lease_s`, so that no two hubs ever answer for a cell")
     ] = False
     compression: Annotated[
-        Literal["none", "gzip", "snappy", "lz4", "zstd"], Meta(description="Of messages, by the client")
+        Literal["none", "gzip", "snappy", "lz4", "zstd"], Meta(description="Compression of messages, by the client")
     ] = "lz4"
     commits_max: Annotated[
-        Count, Meta(description="Commits on their way at once; 1 waits for each before the next is sent")
+        Count, Meta(description="Commits under way at once; 1 waits for each before the next is sent")
     ] = 5
     client: Annotated[
         dict[str, str],
@@ -83,20 +83,18 @@ class Log(Section, frozen=True):
         "headrace-data"
     )
     backup_root: Annotated[
-        str, Meta(description="Directory below which `hub.backup` writes; relative to the data directory")
+        str, Meta(description="Directory for backups by `hub.backup`; relative to the data directory")
     ] = "../headrace-backups"
-    commit_bytes_max: Annotated[Bytes, Meta(description="About the most that is written before one fdatasync")] = (
-        8 * MIB
-    )
+    commit_bytes_max: Annotated[Bytes, Meta(description="Roughly the most that one fdatasync covers")] = 8 * MIB
     queue_bytes_max: Annotated[
-        Bytes, Meta(description="Appends waiting for the disk; above it producers are held back")
+        Bytes, Meta(description="Appends waiting for the disk; beyond this, producers are held back")
     ] = 64 * MIB
-    journal_file_bytes: Annotated[Bytes, Meta(description="A new journal file is begun after this much")] = 64 * MIB
+    journal_file_bytes: Annotated[Bytes, Meta(description="A new journal file is started after this much")] = 64 * MIB
     journal_bytes_max: Annotated[
-        Bytes, Meta(description="Above it the oldest tails are sealed, however small, so that journal files can go")
+        Bytes, Meta(description="Beyond this, the oldest tails are sealed, however small, to free journal files")
     ] = 256 * MIB
     journal_spares_max: Annotated[
-        Count, Meta(description="Finished journal files kept to be written over, which is quicker than new ones")
+        Count, Meta(description="Finished journal files kept for reuse, which is quicker than new ones")
     ] = 4
     segment_bytes: Annotated[Bytes, Meta(description="A tail of this size is sealed; smaller segments are merged")] = (
         32 * MIB
@@ -105,19 +103,19 @@ class Log(Section, frozen=True):
         Bytes, Meta(description="Memory for all tails together; above half of it the largest are sealed")
     ] = 256 * MIB
     seal_apart_bytes: Annotated[
-        Bytes, Meta(description="A segment of this size is made by a process of its own; 0 for never")
+        Bytes, Meta(description="Segments of this size or more are made by a separate process; 0: never")
     ] = 8 * MIB
     seal_age_s: Annotated[Seconds, Meta(description="A stream's tail is sealed once its oldest record is this old")] = (
         600
     )
-    merge_segments_min: Annotated[Count, Meta(description="So many small neighbouring segments become one")] = 8
+    merge_segments_min: Annotated[Count, Meta(description="This many small neighbouring segments become one")] = 8
     compact_bytes_min: Annotated[Bytes, Meta(description="Tables smaller than this are not compacted")] = 4 * MIB
     open_segments_max: Annotated[Count, Meta(description="Segments kept memory mapped")] = 256
     disk_reserve_bytes: Annotated[
         Bytes, Meta(description="Appends are refused when the disk has less room than this")
     ] = 64 * MIB
     maintenance_interval_s: Annotated[
-        Seconds, Meta(description="How often retention, age and compaction are looked at")
+        Seconds, Meta(description="How often retention, age and compaction are checked")
     ] = 5
     record_bytes_max: Annotated[Bytes, Meta(description="The largest payload of one record")] = 16 * MIB
     batch_bytes_max: Annotated[Bytes, Meta(description="The largest batch of one append")] = 64 * MIB
@@ -139,7 +137,7 @@ class Cluster(Section, frozen=True):
         int,
         Meta(
             ge=0,
-            description="So many hubs follow: they read the journal as it grows, and can take over at once. Others "
+            description="This many hubs follow: they read the journal as it grows, and can take over at once. Others "
             "stay cold, and so do all with 0: they read it only when they are needed. The same for all hubs",
         ),
     ] = 1
@@ -165,11 +163,11 @@ class Cluster(Section, frozen=True):
         ),
     ] = ""
     session_timeout_s: Annotated[
-        Seconds, Meta(description="An owner that is silent for so long is replaced; brokers allow 6 s to 30 min")
+        Seconds, Meta(description="An owner that is silent for this long is replaced; brokers allow 6 s to 30 min")
     ] = 10
-    wait_s: Annotated[Seconds, Meta(description="How long a connection waits for an owner at a hub that is not it")] = (
-        60
-    )
+    wait_s: Annotated[
+        Seconds, Meta(description="How long a connection to a hub that is not the owner waits for one")
+    ] = 60
 
 
 class Limits(Section, frozen=True):
@@ -178,13 +176,13 @@ class Limits(Section, frozen=True):
     sessions_max: Annotated[Count, Meta(description="Open sessions over all listeners")] = 10_000
     sessions_kept: Annotated[Count, Meta(description="Ended sessions that `headrace session ls` still shows")] = 200
     unread_bytes_max: Annotated[
-        Bytes, Meta(description="Bytes of messages that are not whole, over all listeners; above it the largest goes")
+        Bytes, Meta(description="Bytes of incomplete messages, over all listeners; beyond this, the largest is dropped")
     ] = 256 * MIB
     message_s: Annotated[
-        Seconds, Meta(description="A message that has begun must be whole after this, plus a second for each 64 KiB")
+        Seconds, Meta(description="A message must be complete within this, plus a second for each 64 KiB")
     ] = 30
     sign_in_s: Annotated[
-        Seconds, Meta(description="A connection must have signed in, or said something whole, within this")
+        Seconds, Meta(description="A connection must have signed in, or sent a complete message, within this")
     ] = 60
     strangers_max: Annotated[
         Count, Meta(description="Connections that have not signed in, over all listeners; one more ends the oldest")
@@ -220,9 +218,9 @@ class Sql(Section, frozen=True):
     value_depth_max: Annotated[
         int, Meta(ge=1, le=64, description="Levels of `value`; records with more do not count towards its types")
     ] = 16
-    queries_max: Annotated[Count, Meta(description="Queries under way at once")] = 8
-    user_queries_max: Annotated[Count, Meta(description="Queries of one user under way at once")] = 4
-    idle_s: Annotated[Seconds, Meta(description="A process without a query is ended after this")] = 600
+    queries_max: Annotated[Count, Meta(description="Queries running at once")] = 8
+    user_queries_max: Annotated[Count, Meta(description="Queries of one user running at once")] = 4
+    idle_s: Annotated[Seconds, Meta(description="An idle query process is ended after this")] = 600
 
 
 class Http(Section, frozen=True):
@@ -313,7 +311,7 @@ class Tls(Section, frozen=True):
 class LoggingSection(Section, frozen=True):
     """What the process says while it runs."""
 
-    level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="The least important to show")] = (
+    level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="The lowest level to show")] = (
         "info"
     )
     format: Annotated[
@@ -329,7 +327,9 @@ class Tracing(Section, frozen=True):
     ] = ""
     ratio: Annotated[
         float,
-        Meta(ge=0, le=1, description="Share of traces kept that begin here; those that came with a caller follow it"),
+        Meta(
+            ge=0, le=1, description="Share of the traces that start here to keep; a caller's traces follow the caller"
+        ),
     ] = 1.0
     service_name: Annotated[str, Meta(description="Name of this hub in the traces")] = "headrace"
 

@@ -19,6 +19,7 @@ from headrace.admin.requests import Asked
 from headrace.console.alarms import Alarm
 from headrace.console.pipelines import PipelineViews
 from headrace.console.pulse import Sample
+from headrace.console.rates import Rates
 from headrace.console.views import Views
 from headrace.errors import HeadraceError
 from headrace.log.batch import Batch
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.console")
 STREAM = "console/history"
 STEP_S = 15.0
+LATE_S = 2 * STEP_S + 1
+"""Samples that are less apart than this follow each other; a second is what a pulse may be late."""
 DAY_S = 86400.0
 NAMED_MAX = 20
 """Streams and cursors that a sample names: those with the highest rate and the greatest lag."""
@@ -105,6 +108,8 @@ class History:
         self._hub = hub
         self._views = views
         self._pipelines = pipelines
+        self._rates = Rates(lambda: hub.clock.now_us() / 1e6)
+        """Its own: those of the pages are as old as the last page that asked."""
         self._gathered: list[Sample] = []
         self._written_us = hub.clock.now_us()
         self._events: list[Happening] = []
@@ -129,6 +134,8 @@ class History:
         """A second has passed. What is due is written beside: nobody waits for it."""
         self._gathered.append(sample)
         self._compare(sample)
+        if not self._rates.has_looked and self._task is None:
+            self._task = asyncio.create_task(asyncio.to_thread(self._look), name="console-history")
         if not has_passed(int(STEP_S * 1_000_000), self._written_us, self._hub.clock.now_us()):
             return
         if self._task is None or self._task.done():
@@ -165,16 +172,21 @@ class History:
         elif self._hub.stream(STREAM).options != options:
             await self._hub.set_options(STREAM, options)
 
+    def _look(self) -> None:
+        nexts = self._views.nexts()
+        self._rates.measure(nexts)
+        self._views.measure_rates(nexts)  # so that the first page that asks knows the last seconds, not the last hours
+
     def _moments(self, gathered: list[Sample]) -> Iterator[Moment]:
         if not gathered:
             return
-        self._views.measure_rates()
+        self._look()
         lags: dict[tuple[str, str], int] = {}
         for cursor in self._hub.cursors():
             if cursor.lag and not is_holding_cursor(cursor.name, cursor.stream):
                 key = (cursor.stream, cursor.name)
                 lags[key] = lags.get(key, 0) + cursor.lag
-        rates = {info.name: self._views.rate(info.name) for info in self._hub.streams() if not is_reserved(info.name)}
+        rates = {info.name: self._rates.of(info.name) for info in self._hub.streams() if not is_reserved(info.name)}
         yield Moment(
             self._hub.clock.now_us(),
             _mean(sample.records_in for sample in gathered),
@@ -232,7 +244,7 @@ class History:
                 if since_us <= event.time_us < until_us and event.is_for(principal):
                     events.append(event)
         events += [event for event in self._events if since_us <= event.time_us < until_us and event.is_for(principal)]
-        return HistoryView(since_us, step_us, [_together(step) for step in steps], events[-EVENTS_MAX:])
+        return HistoryView(since_us, step_us, _filled([_together(step) for step in steps]), events[-EVENTS_MAX:])
 
     async def _rows(self, since_us: int, until_us: int) -> AsyncIterator[tuple[str, bytes]]:
         if not self._hub.has_stream(STREAM):
@@ -285,6 +297,17 @@ def _together(moments: list[Moment]) -> Moment | None:
         {name: _mean(each.rates.get(name, 0.0) for each in moments) or 0.0 for name in names},
         [(*key, lag) for key, lag in lags.items()],
     )
+
+
+def _filled(moments: list[Moment | None]) -> list[Moment | None]:
+    """A sample that was a little late is of the step before it as well: that one is not unknown."""
+    for at in range(len(moments) - 2, 0, -1):
+        before, after = moments[at - 1], moments[at + 1]
+        if moments[at] is not None or before is None or after is None:
+            continue
+        if after.time_us - before.time_us < LATE_S * 1_000_000:
+            moments[at] = after
+    return moments
 
 
 def _mean(values: Iterator[float | None]) -> float | None:

@@ -9,6 +9,7 @@ import itertools
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -240,11 +241,15 @@ class Views:
                     users[right].setdefault(name, []).append(Peer(session.id, session.protocol, session.peer))
         return users
 
-    def measure_rates(self) -> None:
-        """Rates since the last look, if that is long enough ago to say anything."""
+    def measure_rates(self, nexts: Mapping[str, int] | None = None) -> None:
+        """Rates since the last look, if that is long enough ago to say anything; `nexts`, for who has them already."""
         with self._measuring:
             if self._rates.age_s() >= RATE_AGE_MIN_S:
-                self._rates.measure({info.name: self._next(info) for info in self._hub.streams("*", None)})
+                self._rates.measure(self.nexts() if nexts is None else nexts)
+
+    def nexts(self) -> dict[str, int]:
+        """How far each stream and table has come, all partitions together."""
+        return {info.name: self._next(info) for info in self._hub.streams("*", None)}
 
     def rate(self, stream: str) -> float:
         """Records per second, at the last look."""

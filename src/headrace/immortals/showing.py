@@ -28,7 +28,7 @@ class Shown:
             self._say(f"at {hub}: follows, and takes the checkpoints; Ctrl-C stops it")
             return
         past = f", recovered from {processed} messages" if processed else ""
-        self._say(f"at {hub}{past}; Ctrl-C stops it, and the next start goes on")
+        self._say(f"at {hub}{past}; Ctrl-C stops it, and the next start continues")
 
     def called(self, cell: Cell, method: str, message: Call | None) -> None:
         """A method begins."""

@@ -274,7 +274,7 @@ class Security:
                 continue
             if not self.required:
                 warnings.append(
-                    f"listener {listener!r} on {address} is open to other machines and asks nobody who they are: "
+                    f"listener {listener!r} on {address} is open to other machines and requires no sign-in: "
                     "anyone who reaches it may read and delete everything; run `headrace user add`"
                 )
             if self.tls_files(listener) is None:

@@ -32,7 +32,7 @@ class DataLoss(HeadraceError):
         self.last = last
         super().__init__(
             f"stream {stream!r} partition {partition}: indexes {first} to {last} were asked for and are gone: {why}. "
-            "Set failOnDataLoss=false to go on without them"
+            "Set failOnDataLoss=false to continue without them"
         )
 
 

@@ -31,7 +31,8 @@ class World:
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self.pipelines = PipelineViews(hub, Traffic(hub))
-        self.history = History(hub, Views(hub), self.pipelines)
+        self.views = Views(hub)
+        self.history = History(hub, self.views, self.pipelines)
         self.alarms: list[Alarm] = []
         collected = Alarms(hub)
         collected.sources = [lambda: self.alarms]
@@ -149,15 +150,55 @@ def _name(hub: Hub) -> type[msgspec.Struct]:
     return hub.verbs.get("pipeline.delete").request
 
 
-async def test_names_are_for_those_who_may_read_them_and_one_stream_can_be_asked_for(
+async def test_a_rate_is_of_all_seconds_of_its_step_and_the_first_one_is_known(world: World) -> None:
+    await world.hub.create_stream("old")
+    await world.hub.append("old", Batch.of([b"x"] * 500))
+    await world.pass_s(1)
+    await world.hub.create_stream("new")
+    for name in ("old", "new"):
+        await world.hub.append(name, Batch.of([b"x"] * 28))
+    await world.pass_s(14)
+    await world.hub.append("old", Batch.of([b"x"] * 45))
+    await world.pass_s(15)
+    rates = [moment.rates for moment in (await world.look(60)).moments if moment is not None]
+    assert rates == [{"old": 2.0, "new": 2.0}, {"old": 3.0}]
+
+
+async def test_samples_that_come_late_leave_no_hole(world: World) -> None:
+    assert isinstance(world.hub.clock, FakeClock)
+    await world.pass_s(1)
+    for _ in range(8):
+        world.hub.clock.advance(16)
+        await world.pass_s(1)
+    known = [moment is not None for moment in (await world.look(8 * 17 + 1)).moments]
+    assert len(known) == 10
+    assert all(known[1:-1])
+    world.hub.clock.advance(60)
+    await world.pass_s(1)
+    known = [moment is not None for moment in (await world.look(9 * 17 + 61)).moments]
+    assert known.count(False) > 3, "where the hub was away nothing is known"
+
+
+async def test_the_first_page_that_asks_knows_the_rates_of_the_last_seconds(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Views, "rate", lambda self, stream: 7.0)
+    await world.hub.create_stream("s")
+    await world.pass_s(1)
+    monkeypatch.setattr("headrace.console.views.RATE_AGE_MIN_S", 0.0)
+    await world.hub.append("s", Batch.of([b"x"] * 28))
+    await world.pass_s(14)
+    await world.hub.append("s", Batch.of([b"x"]))
+    world.views.measure_rates()
+    assert world.views.rate("s") > 0
+
+
+async def test_names_are_for_those_who_may_read_them_and_one_stream_can_be_asked_for(world: World) -> None:
+    await world.pass_s(1)
     for name in ("mine", "other"):
         await world.hub.create_stream(name)
-        await world.hub.append(name, Batch.of([b"x"]))
-        await world.hub.save_cursor("c", name, 0)
-    await world.pass_s(15)
+        await world.hub.append(name, Batch.of([b"x"] * 98))
+        await world.hub.save_cursor("c", name, 97)
+    await world.pass_s(14)
     [moment] = [one for one in (await world.look(20)).moments if one is not None]
     assert (moment.rates, moment.lags) == ({"mine": 7.0, "other": 7.0}, [("mine", "c", 1), ("other", "c", 1)])
     [moment] = [one for one in (await world.look(20, stream="mine")).moments if one is not None]

@@ -69,6 +69,7 @@ class World:
         self.alarms = Alarms(hub)
         self.alarms.sources.insert(1, self.pipelines.alarms)
         self.history = History(hub, views, self.pipelines)
+        self.history._rates.of = views._rates.of  # type: ignore[method-assign]
         self.pulse = Pulse(hub, None, self.alarms)
         self.pulse._task.cancel()  # its seconds are not the test's
         maps, traces = Maps(hub, views, self.pipelines, traffic), Traces(hub, self.pipelines, traffic)

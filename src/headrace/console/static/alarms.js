@@ -98,7 +98,7 @@ export function alarmsPanel(view) {
         "span",
         {},
         words,
-        one.detail ? ` ${one.detail}` : "",
+        one.detail ? `: ${one.detail}` : "",
         one.since_us ? h("span", { class: "quiet" }, ` Not moved for ${lasting(one.since_us)}.`) : null,
         one.muted
           ? h(
@@ -121,7 +121,7 @@ export function alarmsPanel(view) {
       "Mute this alarm",
       form(
         [
-          h("p", {}, one.title, ". Everybody who opens the console sees who muted it, until when and why."),
+          h("p", {}, one.title, ". Everyone who opens the console sees who muted it, until when and why."),
           choice("For", "for", [
             ["3600", "an hour"],
             ["86400", "a day"],
@@ -136,7 +136,7 @@ export function alarmsPanel(view) {
     if (!answer) return;
     await attempt(
       () => call("alarm.mute", asked(answer)),
-      "Muted. It comes back by itself.",
+      "Muted. It comes back when the time is over.",
     );
   }
 

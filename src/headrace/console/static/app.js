@@ -22,7 +22,7 @@ import { streamsPage } from "./streams.js";
 import { tablePage, tablesPage } from "./tables.js";
 import { usersPage } from "./users.js";
 
-// Path, title, page, and the heading that it stands under.
+// Path, title, page, and the heading that it is listed under.
 const PAGES = [
   ["", "Map", mapPage, "Flow"],
   ["streams", "Streams", streamsPage, "Flow"],
@@ -141,7 +141,7 @@ class View {
     if (error.code === "forbidden") {
       this.pulses = [];
       this.trouble.hidden = true;
-      fill(this.root, head(this.root.dataset.page), h("div", { class: "card" }, empty("You may not look here.", `${error.message}${/'read'$/.test(error.message) && !/ on stream /.test(error.message) ? " on every stream" : ""}.`, "Ask whoever runs the hub.")));
+      fill(this.root, head(this.root.dataset.page), h("div", { class: "card" }, empty("You do not have access to this page.", `${error.message}${/'read'$/.test(error.message) && !/ on stream /.test(error.message) ? " on every stream" : ""}.`, "Ask whoever runs the hub.")));
       return;
     }
     this.trouble.textContent = error.message;
@@ -200,6 +200,7 @@ function heard(name, data) {
     state.samples = [...state.samples, ...data.filter((sample) => sample.time_ms > last)].slice(-HISTORY);
     pulse.className = "pulse on";
     const rate = state.samples.at(-1)?.records_in ?? null; // not for whoever may read some streams only
+    pulse.classList.toggle("rate", rate !== null);
     fill(pulse, rate === null ? "connected" : [number(rate), h("span", {}, " records/s in")]);
     ring();
     for (const work of state.view?.pulses ?? []) work();
@@ -235,9 +236,9 @@ function sayLost() {
   const parts =
     why === "refused"
       ? [
-          h("b", {}, "This hub does not show you anything."),
-          `${words[0].toUpperCase()}${words.slice(1)}. Ask whoever runs the hub for it.`,
-          h("button", { type: "button", onclick: leaveHub }, "Sign in as somebody else"),
+          h("b", {}, "You do not have access to this hub."),
+          `${words[0].toUpperCase()}${words.slice(1)}. Ask whoever runs this hub for it.`,
+          h("button", { type: "button", onclick: leaveHub }, "Sign in as someone else"),
         ]
       : [
           h("b", {}, "The hub does not answer."),
@@ -278,8 +279,8 @@ async function askWho() {
       "div",
       {},
       wrong
-        ? h("p", { class: "bad", role: "alert" }, "The name or the password is wrong.")
-        : h("p", {}, "This hub wants to know who you are."),
+        ? h("p", { class: "bad", role: "alert" }, "Wrong user name or password.")
+        : h("p", {}, "This hub requires you to sign in."),
       field("User", "user", { autocomplete: "username", required: true }),
       field("Password or token", "secret", { type: "password", autocomplete: "current-password" }),
     ),

@@ -23,7 +23,7 @@ export async function clusterPage(root, parts, view) {
   const problems = h("div", {});
   fill(
     root,
-    head("Cluster", "Hubs in front of one log on Kafka. One owns it; the others follow, and pass clients on to it."),
+    head("Cluster", "Hubs that share one log on Kafka. One owns it; the others follow it, and pass clients on to it."),
     problems,
     cells,
     h("div", { class: "card" }, h("h2", {}, "Hubs"), rows.element),

@@ -11,7 +11,7 @@ const why = ({ readers }) =>
   readers ? `${count(readers, "session reads", "sessions read")} this stream: slow, or busy with a record.` : "No session that reads this stream is open.";
 
 export function cursorState(row) {
-  if (row.holds) return h("span", { title: "It keeps records from being removed; nobody reads with it." }, pill("holds"));
+  if (row.holds) return h("span", { title: "It keeps records from being removed; no one reads with it." }, pill("holds"));
   if (row.stuck) return [pill("stopped", "bad"), " ", `${count(row.lag, "record waits", "records wait")}. ${why(row)}`];
   if (!row.lag) return pill("up to date", "good");
   return row.age_s < MOVING_S ? pill("reading", "good") : [pill("behind", "warn"), " ", h("span", { class: "quiet" }, why(row))];
@@ -21,8 +21,8 @@ export async function cursorsPage(root, parts, view) {
   const search = searchField(view, "Filter cursors", "Cursor or stream");
   const rows = liveTable(
     [
-      { title: "Cursor", cell: (row) => row.name, wide: true },
-      { title: "Stream", cell: (row) => streamLink(row.stream) },
+      { title: "Cursor", cell: (row) => row.name, wrap: true },
+      { title: "Stream", cell: (row) => streamLink(row.stream), wrap: true },
       { title: "Partition", number: true, place: true, minor: true, cell: (row) => row.partition },
       { title: "Next index", number: true, place: true, cell: (row) => number(row.index) },
       { title: "Behind", number: true, cell: (row) => count(row.lag, "record") },
@@ -101,11 +101,11 @@ export async function cursorsPage(root, parts, view) {
   }
 
   async function forget(row) {
-    const holds = row.lag ? `${count(row.lag, "record")} that it has not read may go, if nobody else holds them.` : "It has read everything.";
+    const holds = row.lag ? `${count(row.lag, "record")} that it has not read may be removed, unless something else holds them.` : "It has read everything.";
     const sure = await ask(
       `Forget ${row.name} of ${row.stream}`,
       [
-        h("p", {}, `Its position is lost, and it holds nothing back any more. ${holds} A consumer that comes back begins where a new one would.`),
+        h("p", {}, `Its position is lost, and it holds nothing back any more. ${holds} If its consumer comes back, it starts where a new one would.`),
         command(line(["cursor", "delete", row.name, row.stream], { partition: row.partition })),
       ],
       { ok: "Forget the cursor", danger: true },

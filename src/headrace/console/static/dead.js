@@ -14,7 +14,7 @@ export async function deadPage(root, parts, view) {
     root,
     head(
       "Dead letters",
-      "Records that a pipeline could not process wait in <stream>.dead, with the reason, until someone sends them again.",
+      "Records that a pipeline could not process wait in STREAM.dead, with the reason, until someone sends them again.",
     ),
     body,
   );

@@ -106,7 +106,7 @@ export function line(words, options = {}) {
   return ["headrace", ...words.map((word) => quoted(String(word))), ...said].join(" ");
 }
 
-// Fields, what will happen and the command that does the same, both said again with every key. `preview(values)` returns words,
+// Fields, what will happen and the command that does the same, both updated with every key. `preview(values)` returns words,
 // elements or a promise of these.
 export function form(fields, tell, preview = null) {
   const shown = preview ? h("div", { role: "status", "data-preview": "" }) : null;

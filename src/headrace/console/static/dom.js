@@ -131,7 +131,7 @@ export const empty = (title, ...hints) =>
   );
 
 // Instead of figures of the whole hub.
-export const notAll = () => empty("You see what concerns the streams that you may read.", "Figures of the whole hub are for those who may read every stream.");
+export const notAll = () => empty("You see only what concerns the streams you may read.", "Figures for the whole hub need the right to read every stream.");
 
 export const facts = (pairs) =>
   h(

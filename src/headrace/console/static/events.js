@@ -57,11 +57,11 @@ export async function eventsPage(root, parts, view) {
           ),
       },
     ],
-    { label: "Events", key: (row) => `${row.time_us} ${row.title}`, empty: empty("Nothing happened.", "Starts, stops, takeovers, alarms and changes of pipelines are listed here.") },
+    { label: "Events", key: (row) => `${row.time_us} ${row.title}`, empty: empty("Nothing happened.", "Starts, stops, takeovers, alarms and changes to pipelines are listed here.") },
   );
   fill(
     root,
-    head("History", stream ? ["Of ", h("a", { href: place(["stream", stream]) }, stream), "; kept by the hub for a day."] : "What the hub did, kept by the hub for a day.", ranges),
+    head("History", stream ? ["Of ", h("a", { href: place(["stream", stream]) }, stream), ", over the last day."] : "What the hub did over the last day.", ranges),
     told,
     h("div", { class: "bar" }, span),
     h(
@@ -86,7 +86,7 @@ export async function eventsPage(root, parts, view) {
     fill(
       told,
       h("h2", {}, `What changed before ${moment(at).slice(0, 19)} UTC`),
-      h("p", { class: "quiet" }, "The five minutes before it, beside the twenty-five before them; below, all that happened."),
+      h("p", { class: "quiet" }, "The five minutes before it, compared with the twenty-five before those; below, everything that happened."),
       found.changes.length
         ? h(
             "ul",

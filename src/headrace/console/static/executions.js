@@ -55,13 +55,13 @@ export async function executionsPage(root, parts, view) {
       { title: "Entries", number: true, cell: (row) => (row.size === null ? "–" : number(row.size)) },
       { title: "Listeners", number: true, cell: (row) => number(row.listeners) },
     ],
-    { label: "Caches", key: (row) => row.name, stamp: (row) => json(row), empty: empty("No caches.", "Ignite clients make them.") },
+    { label: "Caches", key: (row) => row.name, stamp: (row) => json(row), empty: empty("No caches.", "Ignite clients create them.") },
   );
   fill(
     root,
     head(
       "Executions",
-      "Calls between Perper agents, and the streams they create. Open ones wait for a worker or have one.",
+      "Calls between Perper agents, and the streams they create. An open one is waiting for a worker, or has one.",
     ),
     h("div", { class: "bar" }, which, search, said),
     h("div", { class: "card" }, rows.element),
@@ -88,7 +88,7 @@ export async function executionsPage(root, parts, view) {
       none,
       found === null
         ? empty("This hub does not serve agents.", "listen.fabric is off.")
-        : empty("No executions.", "They come when an agent calls another one: headrace agents run …"),
+        : empty("No executions.", "They appear when one agent calls another: headrace agents run …"),
     );
     rows.update(
       kept.sort((one, other) => one.finished - other.finished || (other.started_us ?? 0) - (one.started_us ?? 0)),

@@ -10,9 +10,12 @@ const python = (...lines) => `python - <<'END'\n${lines.join("\n")}\nEND`;
 const asynchronous = (imports, ...body) =>
   python("import asyncio", ...imports, "async def main():", ...body.map((line) => `    ${line}`), "asyncio.run(main())");
 
+// A long line of curl in several, so that it can be read.
+const cut = (text) => text.replaceAll(/ (http|--json)/g, " \\\n  $1");
+
 // Listener, title, who uses it, and the command at its address.
 const WAYS = [
-  ["flight", "Command line", "headrace, over Arrow Flight", (at) => `headrace stream create ${STREAM} --hub ${at} &&\n  echo 'first record' | headrace append ${STREAM} --hub ${at}`],
+  ["flight", "Command line", "headrace, over Arrow Flight", (at) => `headrace append ${STREAM} --create 'first record' \\\n  --hub ${at}`],
   [
     "flight",
     "Python",
@@ -24,13 +27,13 @@ const WAYS = [
     "HTTP",
     "any language",
     () =>
-      `${curl("stream.create", { stream: STREAM })} &&\n${curl("stream.append", { stream: STREAM, records: [{ text: "first record" }] })}`,
+      cut(`${curl("stream.create", { stream: STREAM })} &&\n${curl("stream.append", { stream: STREAM, records: [{ text: "first record" }] })}`),
   ],
   [
     "wallaroo",
     "Wallaroo",
     "a source connector",
-    (at) => `echo 'first record' | headrace connect lines --stream ${STREAM} --to ${at}`,
+    (at) => `echo 'first record' |\n  headrace connect lines --stream ${STREAM} --to ${at}`,
   ],
   [
     "ockam",
@@ -46,11 +49,12 @@ const WAYS = [
   [
     "http",
     "FutoIn",
-    "an event generator; futoin.insecure = true allows it without TLS",
+    "JSON events; without TLS, set futoin.insecure",
     () =>
       asynchronous(
         ["from headrace.protocols.futoin.client import Client"],
-        `async with await Client.connect("${location.origin.replace("http", "ws")}/futoin/${STREAM}") as client:`,
+        `address = "${location.origin.replace("http", "ws")}/futoin/${STREAM}"`,
+        "async with await Client.connect(address) as client:",
         '    await client.add("HELLO", {"text": "first record"})',
       ),
   ],
@@ -62,14 +66,18 @@ const WAYS = [
       const [host, port] = [at.slice(0, at.lastIndexOf(":")), at.slice(at.lastIndexOf(":") + 1)];
       return asynchronous(
         [
-          "from headrace.protocols.perper.ignite.binary import encode_long, encode_string",
-          "from headrace.protocols.perper.ignite.client import IgniteClient",
-          "from headrace.protocols.perper.ignite.configuration import Configuration",
+          "from headrace.protocols.perper.ignite import (",
+          "    binary, client, configuration)",
         ],
-        `client = await IgniteClient.connect("${host}", ${port})`,
-        `await client.request(1054, Configuration({0: "${STREAM}", 200: []}))  # a cache that is a stream`,
-        `await client.request(1002, encode_long(0), encode_string("first record"), cache="${STREAM}")  # put if absent`,
-        "await client.close()",
+        "ignite = await client.IgniteClient.connect(",
+        `    "${host}", ${port})`,
+        "# a cache that is a stream; then put if absent",
+        `cache = configuration.Configuration({0: "${STREAM}", 200: []})`,
+        "await ignite.request(1054, cache)",
+        'item = binary.encode_string("first record")',
+        "key = binary.encode_long(0)",
+        `await ignite.request(1002, key, item, cache="${STREAM}")`,
+        "await ignite.close()",
       );
     },
   ],
@@ -82,7 +90,7 @@ export async function firstRecord() {
     "section",
     { class: "first", "aria-label": "Send your first record" },
     h("h2", {}, "Send your first record"),
-    h("p", { class: "quiet" }, "This hub has no streams yet. Any of these creates one, and it appears here by itself."),
+    h("p", { class: "quiet" }, "This hub has no streams yet. Any of these creates one, and it appears here."),
     h(
       "div",
       { class: "ways" },

@@ -22,7 +22,7 @@ export async function register() {
         ]),
       ],
       (values) => line(["immortal", "register", values.name || "NAME"], { clock: values.clock === "yes", standby: values.standby === "yes" }),
-      () => "The hub opens two ports for its program, and keeps from now on whatever it is told. A program that uses headrace.immortals.run registers itself.",
+      () => "The hub opens two ports for its program, and from then on keeps every message sent to it. A program that uses headrace.immortals.run registers itself.",
     ),
     { ok: "Register" },
   );
@@ -41,7 +41,7 @@ export async function forget(one) {
       field("Type its name to confirm", "name", { required: true }),
       command(line(["immortal", "forget", one.name])),
     ],
-    { ok: "Forget", danger: true, check: (values) => (values.name === one.name ? null : "The name is not the same; nothing was removed.") },
+    { ok: "Forget", danger: true, check: (values) => (values.name === one.name ? null : "The names do not match; nothing was removed.") },
   );
   return Boolean(answer) && attempt(() => call("immortal.forget", { name: one.name }), `Forgot ${one.name}.`);
 }
@@ -49,7 +49,7 @@ export async function forget(one) {
 export async function handOver(one) {
   const sure = await ask(
     `Hand ${one.name} over`,
-    [h("p", {}, `Its standby, of which it has ${number(one.standbys)}, takes over now, and the program that runs now ends. No call is lost or done twice.`), command(line(["immortal", "hand-over", one.name]))],
+    [h("p", {}, `Its standby, of which it has ${number(one.standbys)}, takes over now, and the program that runs now ends. No call is lost or made twice.`), command(line(["immortal", "hand-over", one.name]))],
     { ok: "Hand over", danger: true },
   );
   return Boolean(sure) && attempt(() => call("immortal.hand-over", { name: one.name }), `${one.name} was handed over.`);
@@ -58,7 +58,7 @@ export async function handOver(one) {
 export async function checkpoint(one) {
   const sure = await ask(
     `A checkpoint of ${one.name}`,
-    [h("p", {}, "Its program is asked for its state, and the next recovery begins there. Older checkpoints go as its settings say."), command(line(["immortal", "checkpoint", one.name]))],
+    [h("p", {}, "Its program is asked for its state, and the next recovery begins there. Older checkpoints are removed as its settings say."), command(line(["immortal", "checkpoint", one.name]))],
     { ok: "Take it" },
   );
   return Boolean(sure) && attempt(() => call("immortal.checkpoint", { name: one.name }), "The checkpoint is on disk.");
@@ -92,7 +92,7 @@ export async function callMethod(one, methods, again = null) {
       (values) => line(["immortal", "call", one.name, values.method, values.arguments.replace(/\s*\n\s*/g, " ")], { key: methods.keyed ? values.key : null, "idempotency-key": values.idempotency }),
       (values) => takes(values.method),
     ),
-    { ok: "Call", check: (values) => (parsed(values.arguments || "{}") === null ? "The arguments are no JSON object." : null) },
+    { ok: "Call", check: (values) => (parsed(values.arguments || "{}") === null ? "The arguments are not a JSON object." : null) },
   );
   if (!answer) return false;
   return attempt(async () => {
@@ -125,9 +125,9 @@ export async function fulfil(one, token) {
         h("label", { class: "block" }, "Value", h("textarea", { name: "value", value: "true" })),
       ],
       (values) => line(["immortal", "fulfil", one.name, token, ...(values.how === "error" ? [] : [values.value || "null"])], { error: values.how === "error" ? values.value : null }),
-      (values) => (values.how === "error" ? "The method is told by an exception with these words." : "The method goes on with this value. It is logged, and counts once."),
+      (values) => (values.how === "error" ? "The method gets an exception with these words." : "The method continues with this value. It is logged, and counts once."),
     ),
-    { ok: "Fulfil", check: (values) => (values.how === "value" && parsed(values.value || "null", true) === undefined ? "That is no JSON." : null) },
+    { ok: "Fulfil", check: (values) => (values.how === "value" && parsed(values.value || "null", true) === undefined ? "That is not JSON." : null) },
   );
   return Boolean(answer) && attempt(() => call("immortal.fulfil", asked(answer)), "Fulfilled.");
 }
@@ -230,7 +230,7 @@ export async function replay(one, from = null) {
         facts([
           ["Receive", h("code", {}, ports.receive)],
           ["Send", h("code", {}, ports.send)],
-          ["Replays", `${count(ports.next - ports.first, "message")} behind checkpoint ${ports.checkpoint}`],
+          ["Replays", `${count(ports.next - ports.first, "message")} after checkpoint ${ports.checkpoint}`],
         ]),
         h("p", {}, "Connect the binding, for instance in a debugger:"),
         h("pre", {}, told),

@@ -8,6 +8,7 @@ import { cancel, fulfil } from "./immortal_actions.js";
 import { table } from "./table.js";
 
 const KEYS = 200;
+const BRIEF = ["checkpointing", "storing"];
 
 // The element, and update(one, methods).
 export function lookPanel(view) {
@@ -54,6 +55,7 @@ export function lookPanel(view) {
       if (error.code === "away") throw error;
       shown.textContent = "";
       when.textContent = "";
+      state.drawn = null;
       fill(waits, h("p", { class: "quiet" }, error.message));
     }
   }
@@ -74,7 +76,9 @@ export function lookPanel(view) {
   const keyed = () => (state.key ? { key: state.key } : {});
 
   async function now(one, methods) {
+    if (BRIEF.includes(one.state)) return; // and running again in a moment
     if (one.state !== "running") {
+      state.drawn = null;
       when.textContent = "no program runs: slide back to a checkpoint";
       shown.textContent = "";
       fill(waits, h("p", { class: "quiet" }, "Nobody can be asked while its program is away."));
@@ -114,7 +118,7 @@ export function lookPanel(view) {
       state.drawn = null;
       await view.now();
     }
-    if (!found.methods.length && !found.timers.length && !found.effects.length) return empty("Nothing.", "Methods that wait, timers to come and effects under way are shown here.");
+    if (!found.methods.length && !found.timers.length && !found.effects.length) return empty("Nothing.", "Waiting methods, pending timers and effects in progress appear here.");
     return [
       found.methods.map((each) =>
         h(
@@ -150,7 +154,7 @@ export function lookPanel(view) {
               { title: "Arguments", wrap: true, cell: (each) => h("code", {}, each.arguments ?? "") },
             ],
             found.timers,
-            { label: "Timers to come" },
+            { label: "Pending timers" },
           )
         : null,
       found.more ? h("p", { class: "quiet" }, `and ${found.more} more`) : null,

@@ -21,7 +21,7 @@ export async function immortalsPage(root, [chosen], view) {
       { title: "State", cell: (row) => pill(row.state, kinds[row.state] ?? "warn") },
       { title: "Receive port", minor: true, cell: (row) => h("code", {}, row.receive ?? "") },
       { title: "Send port", minor: true, cell: (row) => h("code", {}, row.send ?? "") },
-      { title: "Logged", number: true, cell: (row) => count(row.log_next - row.log_first, "message") },
+      { title: "Messages", number: true, cell: (row) => number(row.log_next - row.log_first) },
       { title: "Not delivered", number: true, cell: (row) => number(row.undelivered + row.pending) },
       { title: "Checkpoints", number: true, cell: (row) => number(row.checkpoints.length) },
       { title: "Last error", wrap: true, cell: (row) => h("span", { class: "bad" }, row.last_error ?? "") },
@@ -79,7 +79,7 @@ export async function immortalsPage(root, [chosen], view) {
     h(
       "p",
       { class: "quiet" },
-      "Each serves one binding the past, from a checkpoint on. Whatever it says is discarded.",
+      "Each replays the past to one binding, from a checkpoint on. Whatever the binding sends is discarded.",
     ),
     debugging.element,
   );
@@ -102,7 +102,7 @@ export async function immortalsPage(root, [chosen], view) {
   const text = h(
     "p",
     { class: "quiet", role: "status" },
-    "Choose a message to see it here; the list below has all of them.",
+    "Choose a message to see it here; all of them are in the list below.",
   );
   const earlier = h(
     "button",
@@ -246,7 +246,7 @@ export async function immortalsPage(root, [chosen], view) {
         h("span", { class: "still", title: moment(saved.time_us) }, today(saved.time_us)),
         " ",
         pill("checkpoint", "warn"),
-        ` ${saved.id}, ${bytes(saved.size)}, stands for all before index ${number(saved.position)} `,
+        ` ${saved.id}, ${bytes(saved.size)}, covers everything before index ${number(saved.position)} `,
         h("button", { type: "button", onclick: () => replay(one, saved.id).then((done) => done && view.now()) }, "Replay from here"),
       );
     }
@@ -263,9 +263,9 @@ export async function immortalsPage(root, [chosen], view) {
       " ",
       h("code", {}, short(entry)),
       entry.answer ? h("span", { class: entry.answer.raised ? "bad" : "good" }, answered(entry)) : "",
+      h("span", { class: "quiet" }, ` ${bytes(entry.bytes)}`),
       entry.cause ? [" ", jump("caused by", entry.cause)] : "",
       entry.led_to.map((place) => [" ", jump("led to", place)]),
-      h("span", { class: "quiet" }, ` ${bytes(entry.bytes)}`),
       state.methods?.methods.some((each) => each.name === entry.name)
         ? h("button", { type: "button", class: "quiet-button", onclick: () => callMethod(one, state.methods, entry).then(() => view.now()) }, "Call again…")
         : "",

@@ -13,7 +13,7 @@ const BESIDE = 12;
 const HEIGHT_MAX = 640;
 const HEIGHT_MIN = 240;
 // Of a column: its share of the width, and its bounds.
-const WIDTHS = { producer: [1.25, 118, 180], consumer: [1.25, 118, 180], pipeline: [1.35, 120, 240], stream: [1.6, 140, 290] };
+const WIDTHS = { producer: [1.25, 118, 180], consumer: [1.25, 118, 180], pipeline: [1.6, 130, 260], stream: [1.6, 140, 290] };
 
 export const isStream = (node) => ["stream", "group", "rest"].includes(node.kind);
 

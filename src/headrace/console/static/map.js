@@ -72,7 +72,7 @@ export async function mapPage(root, parts, view) {
     map.hidden = !found.streams || narrow.matches;
     list.element.hidden = !found.streams || !narrow.matches;
     if (!found.streams) {
-      if (text || group) fill(none, h("div", { class: "card" }, empty("No stream fits.")));
+      if (text || group) fill(none, h("div", { class: "card" }, empty("No stream matches.")));
       else if (!none.querySelector(".first")) fill(none, await firstRecord());
       return;
     }

@@ -63,10 +63,10 @@ const CARDS = [
     keys: ["queue_bytes"],
     format: bytes,
     figure: (last) => bytes(last.queue_bytes),
-    unit: "not acknowledged",
+    unit: "not acknowledged yet",
   },
   {
-    title: "Memory of the hub",
+    title: "Memory used by the hub",
     keys: ["resident_bytes"],
     format: bytes,
     figure: (last) => bytes(last.resident_bytes),
@@ -77,7 +77,7 @@ const CARDS = [
     keys: ["open_sessions"],
     format: (value) => count(value, "session"),
     figure: (last) => number(last.open_sessions),
-    unit: "of all protocols",
+    unit: "across all protocols",
   },
 ];
 
@@ -97,7 +97,7 @@ export async function overviewPage(root, parts, view) {
   const listeners = liveTable(
     [
       { title: "Listener", cell: (row) => row.name },
-      { title: "Address", cell: (row) => (row.address ? h("code", {}, row.address) : h("span", { class: "quiet" }, "on the HTTP port, or on ports of its own")) },
+      { title: "Address", cell: (row) => (row.address ? h("code", {}, row.address) : h("span", { class: "quiet" }, "on the HTTP port, or on its own ports")) },
       {
         title: "Open sessions",
         number: true,
@@ -108,7 +108,7 @@ export async function overviewPage(root, parts, view) {
   );
   fill(
     root,
-    head("Overview", quiet, h("button", { type: "button", onclick: backUp }, "Back up…")),
+    head("Overview", quiet, info.data ? h("button", { type: "button", onclick: backUp }, "Back up…") : null),
     alarms.element,
     figures,
     partly,
@@ -127,7 +127,7 @@ export async function overviewPage(root, parts, view) {
       form(
         field("Directory on the hub's machine, below log.backup_root", "path", { required: true, value: new Date(hubMs()).toISOString().slice(0, 16).replace(":", "") }),
         (values) => line(["backup", values.path]),
-        () => "The log is copied there and checked. All that has been acknowledged until then is in it, and the hub works on meanwhile.",
+        () => "The log is copied there and checked. It holds everything acknowledged until then; the hub keeps working meanwhile.",
       ),
       { ok: "Back up" },
     );

@@ -27,7 +27,7 @@ export async function pipelinesPage(root, parts, view) {
     { class: "card" },
     empty(
       "No pipelines.",
-      "Create one here, with headrace pipeline create, or in the hub's settings file; one that runs elsewhere shows up by itself.",
+      "Create one here, with headrace pipeline create, or in the hub's settings file; one that runs elsewhere appears on its own.",
     ),
   );
   fill(
@@ -111,13 +111,13 @@ export async function pipelinesPage(root, parts, view) {
           ["Writes", writes.length ? links(writes) : null],
           ["Batch", report && report.batch >= 0 ? number(report.batch) : "none yet"],
           ["Rows so far", report ? number(report.rows) : null],
-          ["Rows of state", report?.state_rows ? number(report.state_rows) : null],
+          ["State rows", report?.state_rows ? number(report.state_rows) : null],
           ["Restarts", report?.restarts ? number(report.restarts) : null],
           ["Runs every", definition?.trigger],
           ["File", definition?.file ? h("code", {}, definition.file) : null],
           ["Project", definition?.project ? h("code", {}, definition.project) : null],
           ["SQL", definition?.sql ? h("code", {}, definition.sql) : null],
-          ["Defined", definition === null ? "where it runs, not at this hub" : null],
+          ["Defined", definition === null ? "where it runs, not on this hub" : null],
         ]),
       );
     }
@@ -133,17 +133,17 @@ export async function pipelinesPage(root, parts, view) {
   const start = (name) =>
     sure(
       `Start ${name}`,
-      "The hub runs it in a process of its own. It goes on where its stored results end; Spark needs some seconds.",
+      "The hub runs it in a separate process. It continues where its stored results end; Spark takes a few seconds to start.",
       line(["pipeline", "start", name]),
       { ok: "Start" },
       () => call("pipeline.start", { name }),
-      `Started ${name}; Spark needs some seconds.`,
+      `Started ${name}; Spark takes a few seconds.`,
     );
 
   const stop = (name) =>
     sure(
       `Stop ${name}`,
-      "It ends after the batch under way, and goes on from there when it is started again.",
+      "It ends after the current batch, and continues from there when it is started again.",
       line(["pipeline", "stop", name]),
       { ok: "Stop" },
       () => call("pipeline.stop", { name }),
@@ -153,7 +153,7 @@ export async function pipelinesPage(root, parts, view) {
   const remove = (name) =>
     sure(
       `Delete ${name}`,
-      "Its definition goes; if it runs, it stops. Its results stay, and so do its cursors: a pipeline that gets the same name goes on where this one was.",
+      "Its definition is removed; if it is running, it stops. Its results stay, and so do its cursors: a pipeline with the same name continues where this one stopped.",
       line(["pipeline", "delete", name]),
       { ok: "Delete", danger: true },
       () => call("pipeline.delete", { name }),
@@ -172,12 +172,12 @@ export async function pipelinesPage(root, parts, view) {
       form(
         [
           h("p", {}, "Its checkpoint is forgotten, as after a change of what it computes. Open windows and other state are lost."),
-          runs ? h("p", {}, "It is stopped first, after the batch under way.") : null,
+          runs ? h("p", {}, "It is stopped first, after the current batch.") : null,
           ways("Where it continues", "to", [
             ["cursor", "where its stored results end"],
             ["earliest", "at the earliest record: results are stored again"],
             ["time", "at a time: yesterday, or another"],
-            ["latest", "at the end: what waits is left out"],
+            ["latest", "at the end: what is waiting is skipped"],
           ]),
           time,
           startable ? h("label", {}, h("input", { type: "checkbox", name: "start", value: "1", checked: true }), " Start it then") : null,
@@ -199,7 +199,7 @@ export async function pipelinesPage(root, parts, view) {
       { ok: "Reset", danger: true },
     );
     if (!answer) return;
-    const begins = answer.start ? ` and started ${name}; Spark needs some seconds.` : ` ${name}.`;
+    const begins = answer.start ? ` and started ${name}; Spark takes a few seconds.` : ` ${name}.`;
     await attempt(async () => {
       if (runs) await end(name);
       await call("pipeline.reset", { name, to: target(answer) });
@@ -279,7 +279,7 @@ function previewed(plan) {
             { title: "From", number: true, cell: (move) => number(move.before) },
             { title: "To", number: true, cell: (move) => number(move.after) },
             { title: "Read again", number: true, cell: (move) => count(move.read_again, "record") },
-            { title: "Left out", number: true, cell: (move) => count(move.skipped, "record") },
+            { title: "Skipped", number: true, cell: (move) => count(move.skipped, "record") },
           ],
           plan.moves,
           { label: "What the reset does" },

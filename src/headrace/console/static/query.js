@@ -45,7 +45,7 @@ export async function queryPage(root, parts, view) {
     root,
     head(
       "Query",
-      "SQL over streams and tables by their names, answered at once. A stream has the columns index, time, event_time, id, type, key, payload, stream, partition; value is a JSON payload.",
+      "SQL over streams and tables. A stream has the columns index, time, event_time, id, type, key, payload, stream and partition; value is the JSON in its payload.",
       menu(
         "Queries that you ran here",
         () => (past().length ? past() : ["SELECT 1"]).map((sql) => ({ title: sql.replace(/\s+/g, " ").slice(0, 80), on: () => put(sql) })),
@@ -183,7 +183,7 @@ export async function queryPage(root, parts, view) {
   function drawOffers() {
     fill(
       offers,
-      state.offers.length ? null : h("span", { class: "quiet" }, "Names complete as you type: Tab takes one. Ctrl and Enter run the query."),
+      state.offers.length ? null : h("span", { class: "quiet" }, "Names complete as you type; press Tab to accept one. Ctrl+Enter runs the query."),
       state.offers.map((one, at) => h("button", { type: "button", role: "option", tabindex: -1, "aria-selected": String(at === state.at), onpointerdown: (event) => take(one, event) }, one)),
     );
   }

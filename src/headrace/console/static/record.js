@@ -45,7 +45,7 @@ export async function showRecord(place, stream, partition, record) {
   const frames = h("div", {}, h("p", { class: "quiet" }, "…"));
   const payload = h("div", {}, contents(record));
   const key = h("span", {}, keyText(record));
-  const way = h("div", { "aria-label": "The way of this record", role: "region" });
+  const way = h("div", { "aria-label": "The path of this record", role: "region" });
   fill(
     place,
     h(
@@ -111,7 +111,7 @@ async function follow(place, named, record) {
   const late = found.readers.filter((one) => one.to_go);
   fill(
     place,
-    h("h2", {}, "Its way"),
+    h("h2", {}, "Its path"),
     facts([
       [
         "Written by",
@@ -120,8 +120,8 @@ async function follow(place, named, record) {
           : found.before.length
             ? lines(found.before.map(from))
             : found.ways.length
-              ? [found.ways.map((one) => [pill(one), " "]), h("span", { class: "quiet" }, "without a session: this is how the stream was written of late")]
-              : h("span", { class: "quiet" }, "nobody who is still known: its session ended long ago, or before the hub's last start"),
+              ? [found.ways.map((one) => [pill(one), " "]), h("span", { class: "quiet" }, "no session: this is how the stream was written to lately")]
+              : h("span", { class: "quiet" }, "unknown: its session ended long ago, or before the hub's last start"),
       ],
       ["Made from", writers.length && found.before.length ? lines(found.before.map(from)) : null],
       ["Read by", done.length ? lines(done.map((one) => [pill("read", "good"), " ", one.cursor])) : null],

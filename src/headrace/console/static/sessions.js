@@ -22,7 +22,7 @@ export async function sessionsPage(root, [chosen, ...rest], view) {
       },
     },
     h("option", { value: "open" }, "Open now"),
-    h("option", { value: "ended" }, "Ended last"),
+    h("option", { value: "ended" }, "Ended lately"),
   );
   const search = searchField(view, "Filter sessions", "Protocol, peer or stream", () => {
     state.offset = 0;
@@ -93,7 +93,7 @@ export async function sessionsPage(root, [chosen, ...rest], view) {
   );
   fill(
     root,
-    head("Sessions", "Connections of all protocols. Open one to see where it is in its protocol's state machine."),
+    head("Sessions", "Connections of every protocol. Open one to see where it is in its protocol's state machine."),
     h("div", { class: "bar" }, which, search, places.element),
     h("div", { class: "card" }, rows.element),
     detail,
@@ -154,7 +154,7 @@ export async function sessionsPage(root, [chosen, ...rest], view) {
         return h(
           "section",
           { class: "machine-of" },
-          h("h3", {}, `The states of ${machine.of}`),
+          h("h3", {}, `States of ${machine.of}`),
           diagram(machine, marks),
         );
       });

@@ -20,7 +20,7 @@ export async function settingsPage(root, parts, view) {
     root,
     head(
       "Settings",
-      "Read when the hub starts: from its file, HEADRACE_… variables and flags, in this order; the last one wins.",
+      "Read when the hub starts: from its file, then HEADRACE_… variables, then flags; the last one wins.",
     ),
     h("div", { class: "bar" }, search, which, said),
     body,
@@ -42,7 +42,7 @@ export async function settingsPage(root, parts, view) {
       sections.set(name, [...(sections.get(name) ?? []), one]);
     }
     said.textContent = kept.length < settings.length ? `${kept.length} of ${count(settings.length, "setting")}` : count(kept.length, "setting");
-    fill(body, kept.length ? [...sections].map(section) : h("div", { class: "card" }, empty("No setting fits.")));
+    fill(body, kept.length ? [...sections].map(section) : h("div", { class: "card" }, empty("No setting matches.")));
   }
   draw();
 }

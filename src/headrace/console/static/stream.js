@@ -104,7 +104,7 @@ export async function streamPage(root, [stream], view) {
         { title: "Rate over the last day", on: () => (location.hash = place(["events"], { stream, last: 86400 })) },
         { title: "More partitions…", on: () => growStream(stream).then((done) => done && location.reload()) },
         { title: "Trim…", on: () => trimStream(stream) },
-        seen.writers.some((one) => one.protocol === "wallaroo") ? { title: "Have it sent again…", on: () => rewindStream(stream) } : null,
+        seen.writers.some((one) => one.protocol === "wallaroo") ? { title: "Have records sent again…", on: () => rewindStream(stream) } : null,
         {
           title: "Delete…",
           danger: true,
@@ -210,7 +210,7 @@ export async function streamPage(root, [stream], view) {
       if (reading.atEnd || !records.length) break;
     }
     state.records = found;
-    draw(`${count(found.length, "record fits", "records fit")}, searched to ${where()}.`);
+    draw(`${count(found.length, "record matches", "records match")}, searched to ${where()}.`);
   }
   function where() {
     const [sum, end] = [reading.next, reading.ends].map((places) =>
@@ -243,7 +243,7 @@ export async function streamPage(root, [stream], view) {
     draw();
     view.keep({ record: state.selected });
     await showRecord(detail, stream, record.partition, { ...record });
-    if (matchMedia("(max-width: 1000px)").matches) detail.scrollIntoView(); // it stands below the list there
+    if (matchMedia("(max-width: 1000px)").matches) detail.scrollIntoView(); // it is below the list there
   }
 
   function asked(answer) {
@@ -337,7 +337,7 @@ function filterFields(view, changed) {
   const text = input("Filter by text", "Text in the payload", "text");
   const type = input("Filter by type", "Type", "type");
   const key = input("Filter by key", "Key", "key");
-  const json = input("Filter by JSON field", "JSON field: item.count=3", "json");
+  const json = input("Filter by JSON field", "JSON: item.count=3", "json");
   const values = () => ({
     text: text.value.trim(),
     type: type.value.trim(),
@@ -441,7 +441,7 @@ function aboutStream(stream) {
         ["Furthest behind", row.cursors ? count(row.lag, "record") : "no cursors"],
       ]),
     );
-    chart.update([[...past, ...(rates.length ? rates : [0])].slice(-PAST_S)], 1, null, recent.now());
+    chart.update([[...past, ...(rates.length || past.length ? rates : [0])].slice(-PAST_S)], 1, null, recent.now());
     writers.update([
       ...writing.map((one) => ({
         key: `s${one.session}`,

@@ -26,7 +26,7 @@ export async function streamsPage(root, parts, view) {
       },
     },
     h("option", { value: "" }, "Without the hub's own"),
-    h("option", { value: "all" }, "With the hub's own"),
+    h("option", { value: "all" }, "Including the hub's own"),
   );
   const places = pager(ROWS, "stream", (offset) => {
     asked.offset = offset;
@@ -104,7 +104,7 @@ export async function streamsPage(root, parts, view) {
     fill(
       none,
       asked.text
-        ? empty("No stream fits.", "A * stands for anything: orders.*")
+        ? empty("No stream matches.", "A * stands for anything: orders.*")
         : empty(
             "No streams yet.",
             "Create one, or let a producer do it: most protocols create the stream that they write to.",
@@ -191,7 +191,7 @@ export async function editOptions(stream) {
     (values) =>
       [
         values.retention_age_s || values.retention_bytes || values.cursors === "yes"
-          ? "Records that are past this go with the next sweep, and cannot be brought back."
+          ? "Records past this are removed with the next sweep, and cannot be brought back."
           : "Nothing is removed.",
         holding.length && !values.max_hold_s ? `${count(holding.length, "cursor still holds", "cursors still hold")} records: what they need stays.` : "",
       ].join(" "),
@@ -275,9 +275,9 @@ export async function rewindStream(stream) {
     `Send ${stream} again`,
     form(
       [
-        choice("From", "from", [["start", "the beginning"], ["point", "behind a message id"]]),
+        choice("From", "from", [["start", "the beginning"], ["point", "after a message id"]]),
         at,
-        choice("Connections of the third version", "how", [["restart", "are told to start over"], ["close", "are closed"]]),
+        choice("Connections of version 3", "how", [["restart", "are told to start over"], ["close", "are closed"]]),
       ],
       (values) => line(["stream", "rewind", stream], { "to-start": values.from === "start", to: values.from === "start" ? null : values.point, close: values.how === "close" }),
       (values) => {
@@ -320,7 +320,7 @@ export async function deleteStream(stream) {
     {
       ok: "Delete",
       danger: true,
-      check: (values) => (values.name === stream ? null : "The name is not the same; nothing was deleted."),
+      check: (values) => (values.name === stream ? null : "The names do not match; nothing was deleted."),
     },
   );
   return Boolean(answer) && attempt(() => call("stream.delete", { stream }), `Deleted ${stream}.`);

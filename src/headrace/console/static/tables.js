@@ -29,7 +29,7 @@ export async function tablesPage(root, parts, view) {
       },
     },
     h("option", { value: "" }, "Without the hub's own"),
-    h("option", { value: "1" }, "With the hub's own"),
+    h("option", { value: "1" }, "Including the hub's own"),
   );
   const said = h("span", { class: "quiet", role: "status" });
   const rows = liveTable(
@@ -43,14 +43,14 @@ export async function tablesPage(root, parts, view) {
       label: "Tables",
       key: (row) => row.name,
       stamp: (row) => json(row),
-      empty: empty("No tables.", "A table maps keys to values; Perper caches and the SDK make them: hub.table(\"stock\")."),
+      empty: empty("No tables.", "A table maps keys to values; Perper caches and the SDK create them: hub.table(\"stock\")."),
     },
   );
   fill(
     root,
     head(
       "Tables",
-      "A table is a durable map from key to value: the fold of a stream of changes.",
+      "A table durably keeps the latest value of each key.",
       h("button", { type: "button", class: "main", onclick: create }, "Create a table"),
     ),
     h("div", { class: "bar" }, search, which, said),
@@ -138,7 +138,7 @@ export async function tablePage(root, [table], view) {
         [
           field("Key", "key", { required: true, value: row ? named(row) : "", readonly: Boolean(row) }),
           h("label", { class: "block" }, isText ? "Value" : "Value, as bytes in hex", h("textarea", { name: "value", value: isText ? asText(before) : hex(before) })),
-          row ? h("p", { class: "quiet" }, "Nothing is changed if somebody else has changed it meanwhile.") : null,
+          row ? h("p", { class: "quiet" }, "Nothing is changed if someone else has changed it meanwhile.") : null,
         ],
         (values) => curl("table.put", asked(values)),
       ),
@@ -148,7 +148,7 @@ export async function tablePage(root, [table], view) {
     const request = asked(answer);
     await attempt(async () => {
       const done = await call("table.put", request);
-      if (!done.applied) throw new Error("Somebody else has changed this key meanwhile. Nothing was changed; look again.");
+      if (!done.applied) throw new Error("Someone else has changed this key meanwhile. Nothing was changed; look again.");
     }, "Set, and on disk.");
     await view.now();
   }
@@ -156,7 +156,7 @@ export async function tablePage(root, [table], view) {
   async function remove(row) {
     const sure = await ask(
       `Remove ${named(row)}`,
-      [h("p", {}, "The key and its value go. The change is a record like any other."), command(curl("table.delete", { table, key: row.key }))],
+      [h("p", {}, "The key and its value are removed. The change is a record like any other."), command(curl("table.delete", { table, key: row.key }))],
       { ok: "Remove", danger: true },
     );
     if (!sure) return;
@@ -167,7 +167,7 @@ export async function tablePage(root, [table], view) {
   async function clear() {
     const sure = await ask(
       `Remove all keys of ${table}`,
-      [h("p", {}, "All entries go in one step, and cannot be brought back."), command(line(["table", "clear", table]))],
+      [h("p", {}, "All entries are removed in one step, and cannot be brought back."), command(line(["table", "clear", table]))],
       { ok: "Remove all", danger: true },
     );
     if (sure) await attempt(() => call("table.clear", { table }), "Removed all keys.");
@@ -178,7 +178,7 @@ export async function tablePage(root, [table], view) {
     const sure = await ask(
       `Accept the damage of ${table}`,
       [
-        h("p", {}, "For a table that the hub refuses to serve because records of it cannot be read. What they said is given up: keys may have an older value, be missing, or still be there. A table without damage stays as it is."),
+        h("p", {}, "For a table that the hub refuses to serve because records of it cannot be read. What they held is given up: keys may have an older value, be missing, or reappear. A table without damage stays as it is."),
         command(line(["table", "accept-damage", table])),
       ],
       { ok: "Serve what is left", danger: true },
@@ -195,11 +195,11 @@ export async function tablePage(root, [table], view) {
     const answer = await ask(
       `Delete ${table}`,
       [
-        h("p", {}, "The table and its entries go, and cannot be brought back."),
+        h("p", {}, "The table and its entries are removed, and cannot be brought back."),
         field("Type its name to confirm", "name", { required: true }),
         command(curl("table.drop", { table })),
       ],
-      { ok: "Delete", danger: true, check: (values) => (values.name === table ? null : "The name is not the same; nothing was deleted.") },
+      { ok: "Delete", danger: true, check: (values) => (values.name === table ? null : "The names do not match; nothing was deleted.") },
     );
     if (answer && (await attempt(() => call("table.drop", { table }), `Deleted ${table}.`))) location.hash = place(["tables"]);
   }

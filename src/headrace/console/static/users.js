@@ -29,7 +29,7 @@ export async function usersPage(root, parts, view) {
     {
       label: "Users",
       key: (row) => row.user,
-      empty: empty("No users.", "Whoever reaches a listener may do everything. From the first user on, nobody is let in without a name."),
+      empty: empty("No users.", "Anyone who can reach this hub may do anything. Once there is a user, everyone has to sign in."),
     },
   );
   const said = h("span", {});
@@ -44,16 +44,16 @@ export async function usersPage(root, parts, view) {
     rows.update(users);
     said.textContent = users.length
       ? `${count(users.length, "user")}. You are ${me.user}.`
-      : "This hub asks nobody who they are.";
+      : "Nobody has to sign in to this hub.";
   }
 
   async function add(row) {
     const name = field("Name", "user", { required: true, value: row?.user ?? "", readonly: Boolean(row) });
     const body = form(
       [
-        row || rowsThere() ? null : h("p", {}, "This is the first user: from then on everybody must sign in, and you, too. Give it the role admin."),
+        row || rowsThere() ? null : h("p", {}, "This is the first user: from then on everyone has to sign in, including you. Give it the role admin."),
         name,
-        field("Roles, with spaces between", "roles", { required: true, value: row?.roles.join(" ") ?? (rowsThere() ? "reader" : "admin"), placeholder: "admin, writer, reader or your own" }),
+        field("Roles, separated by spaces", "roles", { required: true, value: row?.roles.join(" ") ?? (rowsThere() ? "reader" : "admin"), placeholder: "admin, writer, reader or your own" }),
         field(row ? "New password (empty: none)" : "Password (empty: only tokens)", "secret", { type: "password", autocomplete: "new-password" }),
       ],
       (values) => line(["user", "add", values.user || "NAME"], { role: values.roles.trim().split(/\s+/), token: !values.secret }),
@@ -71,8 +71,8 @@ export async function usersPage(root, parts, view) {
   async function token(row) {
     const sure = await ask(
       `A new token for ${row.user}`,
-      [h("p", {}, `Whoever has it may do what ${row.user} may. The others stay valid.`), command(line(["user", "token", row.user]))],
-      { ok: "Make a token" },
+      [h("p", {}, `Whoever has it may do what ${row.user} may. Earlier tokens stay valid.`), command(line(["user", "token", row.user]))],
+      { ok: "Create a token" },
     );
     if (!sure) return;
     await attempt(async () => {
@@ -81,7 +81,7 @@ export async function usersPage(root, parts, view) {
       await ask(
         `A token for ${row.user}`,
         [
-          h("p", {}, "It is shown this once: the hub keeps only a hash of it."),
+          h("p", {}, "It is shown only once: the hub keeps nothing but a hash of it."),
           facts([["Token", h("code", {}, made.token)]]),
           h("button", { type: "button", onclick: () => copy(made.token, "the token") }, "Copy"),
         ],
@@ -93,7 +93,7 @@ export async function usersPage(root, parts, view) {
   async function remove(row) {
     const sure = await ask(
       `Remove ${row.user}`,
-      [h("p", {}, "Open connections of this user end at once; the tokens are gone."), command(line(["user", "rm", row.user]))],
+      [h("p", {}, "This user's open connections end at once, and the tokens are gone."), command(line(["user", "rm", row.user]))],
       { ok: "Remove", danger: true },
     );
     if (!sure) return;

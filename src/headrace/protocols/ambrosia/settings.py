@@ -40,7 +40,7 @@ class ImmortalSection(Section, frozen=True):
     ] = None
     clock: Annotated[
         bool,
-        Meta(description="Begin each record with the time, which only programs of `headrace.immortals` understand"),
+        Meta(description="Start each record with the time, which only programs of `headrace.immortals` understand"),
     ] = False
     upgrade_version: Annotated[
         int | None, Meta(description="Version to run; above the current one the next recovery is an upgrade")
@@ -53,11 +53,11 @@ class Ambrosia(Section, frozen=True):
 
     enabled: Annotated[bool, Meta(description="Serve immortals")] = True
     trust_local: Annotated[
-        bool, Meta(description="Let bindings on this machine in although there are users: the protocol has no login")
+        bool, Meta(description="Let bindings on this machine in even if there are users: the protocol has no login")
     ] = True
     host: Annotated[str, Meta(description="Where the ports of debugging sessions are bound")] = "127.0.0.1"
     compare_repeats: Annotated[
-        bool, Meta(description="Refuse a recovering binding that says something else than it said before")
+        bool, Meta(description="Refuse a recovering binding that sends something else than it sent before")
     ] = True
     message_bytes_max: Annotated[
         Bytes, Meta(description="The largest message of a binding; not above log.record_bytes_max")
@@ -72,7 +72,7 @@ class Ambrosia(Section, frozen=True):
     backlog_bytes_max: Annotated[
         Bytes, Meta(description="Calls kept for one absent immortal; above it their senders are held back")
     ] = GIB
-    outside_calls_max: Annotated[Count, Meta(description="Calls from outside that are under way at once")] = 10_000
+    outside_calls_max: Annotated[Count, Meta(description="Calls from outside in progress at once")] = 10_000
     answers_kept_s: Annotated[
         Seconds, Meta(description="How long the answer to a call with an idempotency key is kept")
     ] = 86_400

@@ -58,9 +58,9 @@ class Futoin(Section, frozen=True):
         int, Meta(ge=1, le=1000, description="Events in one answer to a poll and in one pushed group")
     ] = 1_000
     calls_max: Annotated[Count, Meta(description="Calls of one connection that may be under way")] = 1_024
-    push_window: Annotated[Count, Meta(description="Groups on their way to one reliable consumer")] = 2
+    push_window: Annotated[Count, Meta(description="Groups in flight to one reliable consumer")] = 2
     push_timeout_s: Annotated[Seconds, Meta(description="A group not answered in this time is sent again")] = 30
-    live_window: Annotated[Count, Meta(description="Groups on their way to one LIVE consumer")] = 2
+    live_window: Annotated[Count, Meta(description="Groups in flight to one LIVE consumer")] = 2
     live_backlog_events: Annotated[
         int, Meta(ge=1000, description="A LIVE consumer further behind than this loses the oldest groups")
     ] = 10_000

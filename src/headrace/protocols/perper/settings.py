@@ -25,11 +25,11 @@ class Perper(Section, frozen=True):
         10_000
     )
     calls_max: Annotated[Count, Meta(description="Open gRPC calls of one connection")] = 10_000
-    login_s: Annotated[Seconds, Meta(description="An Ignite client must have shaken hands within this")] = 30
+    login_s: Annotated[Seconds, Meta(description="An Ignite client must finish its handshake within this")] = 30
     recent_bytes_max: Annotated[Bytes, Meta(description="Stream items kept in memory for live listeners")] = 32 * MIB
     cleanup_s: Annotated[
         Seconds, Meta(description="How soon items that no listener needs are removed from an ephemeral stream")
     ] = 0.1
     missing_stream: Annotated[
-        Literal["fail", "wait"], Meta(description="StreamItems on a stream that is not there: fail, or wait for it")
+        Literal["fail", "wait"], Meta(description="StreamItems on a stream that does not exist: fail, or wait for it")
     ] = "fail"

@@ -20,9 +20,9 @@ class Wallaroo(Section, frozen=True):
     stream_name: Annotated[
         str, Meta(description="Name of a connector's stream, from {program}, {instance} and {stream}")
     ] = "{instance}.{stream}"
-    window_credits: Annotated[Count, Meta(description="Frames a connector may have under way")] = 500
+    window_credits: Annotated[Count, Meta(description="Frames a connector may have in flight")] = 500
     credit_bytes: Annotated[
-        Bytes, Meta(description="What a credit stands for: while frames are larger than this, fewer credits are given")
+        Bytes, Meta(description="Frame size that a credit allows for; for larger frames, fewer credits are given")
     ] = 4 * KIB
     frame_bytes_max: Annotated[Bytes, Meta(description="The largest frame")] = 4 * MIB
     connections_max: Annotated[Count, Meta(description="Open connections; one more is answered with ERROR")] = 1_000

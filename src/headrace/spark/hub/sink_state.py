@@ -116,7 +116,7 @@ def is_new(state: SinkState, commit: Commit) -> bool:
     raise BatchChanged(
         f"query {commit.query}: batch {commit.batch} is offered with digest {commit.digest}, but it {was} (the last is "
         f"batch {state.batch}). Its checkpoint has gone back behind what is stored, as after a power cut or a restored "
-        "copy. Nothing was appended. Start the query with a fresh checkpoint and start=cursor to go on from where the "
+        "copy. Nothing was appended. Start the query with a fresh checkpoint and start=cursor to continue where the "
         "stored results end"
     )
 

@@ -27,7 +27,7 @@ final class HubError extends IOException {
   /** Records that were asked for and are gone; `last` is one of them. */
   static HubError lost(String stream, int partition, long first, long last, String why) {
     return new HubError("data-loss", "stream '" + stream + "' partition " + partition + ": indexes " + first + " to "
-        + last + " were asked for and are gone: " + why + ". Set failOnDataLoss=false to go on without them");
+        + last + " were asked for and are gone: " + why + ". Set failOnDataLoss=false to continue without them");
   }
 
   static HubError damaged(String stream, int partition, long first, long last, String path) {

@@ -67,7 +67,7 @@ def {table}() -> DataFrame:
 
 @dp.materialized_view
 def {table}_by_type() -> DataFrame:
-    """How many there are of each type, computed anew with each run."""
+    """How many there are of each type, recomputed with each run."""
     return spark.read.table("{table}").groupBy("type").count()
 
 

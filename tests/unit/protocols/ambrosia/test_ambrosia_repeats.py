@@ -56,7 +56,7 @@ async def test_what_is_said_again_as_it_was_is_let_in_in_any_pieces(monkeypatch:
         a = await recover(ports, *SAID[:7])
         await until(lambda: len(ports.coordinator.instances["a"].checkpoints()) == 2)
         error = (await info(hub, "a")).last_error
-        assert error.startswith("3 of the calls to b were not said again")
+        assert error.startswith("3 of the calls to b were not sent again")
         a.say(*SAID[7:], fork(b"self"), fork(b"new", b"b"))
         await until(lambda: hub.bounds("immortal/b/log").next == 16)
         b = await RawBinding.to(ports, "b")

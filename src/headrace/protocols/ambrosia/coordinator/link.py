@@ -442,7 +442,7 @@ class Link:
             missing = destination.queue.durable_count(name) - self.sent.get(destination.name, 0)
             if missing > 0:
                 self.instance.last_error = (
-                    f"{missing} of the calls to {destination.name} were not said again in the recovery: "
+                    f"{missing} of the calls to {destination.name} were not sent again in the recovery: "
                     f"the code was changed without an upgrade, and as many of its next calls will not be delivered"
                 )
                 logger.error("immortal %s: %s", name, self.instance.last_error)
