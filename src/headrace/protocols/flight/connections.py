@@ -3,8 +3,8 @@
 gRPC keeps a connection that says nothing, and holds a message of any size until it is whole, before anybody here is
 asked. The kernel knows how many bytes came on each socket, and the calls say when something was understood, so the
 difference is what gRPC holds. That goes to `hub.intake` as at every other listener, which ends those that take too long
-or too much. A message is copied as a whole once it is there, so it counts twice. Where the system does not tell (only
-Linux does) nothing is watched.
+or too much. A message is copied as a whole once it is there, so a large one counts twice. Where the system does not
+tell (only Linux does) nothing is watched.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ SMALL_BYTES: Final = MIB
 ASK_S: Final = 0.01
 """How often the kernel is asked what has come on a connection whose calls get on."""
 COPIED: Final = 2
-"""How often a message is in memory when it has become whole."""
+"""How often a large message is in memory when it has become whole."""
+LARGE_BYTES: Final = 16 * MIB
+"""Smaller ones become whole one after the other, and their copies are gone as quickly."""
 DESCRIPTORS: Final = "/dev/fd"
 TCP_INFO_BYTES: Final = 136
 RECEIVED: Final = struct.Struct("<Q")
@@ -102,6 +104,11 @@ def look(port: int) -> list[Seen]:
                 inode = os.fstat(connection.fileno()).st_ino
                 seen.append(Seen(inode, _peer_of(connection), _received(connection), int(name)))
     return seen
+
+
+def weight(held: int) -> int:
+    """The memory that what came of a message takes, or will when it is whole."""
+    return COPIED * held if held > LARGE_BYTES else held
 
 
 def _received(connection: socket.socket) -> int:
@@ -201,7 +208,7 @@ class Connections:
         by itself is cut off here. The loop then finds the same, and tells why."""
         began_s = time.thread_time()
         seen = look(self._port)
-        held = {each: COPIED * self._held(each, understood) for each in seen}
+        held = {each: weight(self._held(each, understood)) for each in seen}
         excess = sum(held.values()) - self._intake.unread_bytes_max
         for each in sorted(held, key=lambda one: held[one], reverse=True):
             if excess <= 0:
@@ -244,7 +251,7 @@ class Connections:
             connection.held = self._held(each, understood)
             if connection.held:
                 self._closely_until_s = time.monotonic() + CLOSELY_S
-            connection.arrival.holds(COPIED * connection.held, COPIED * came)
+            connection.arrival.holds(weight(connection.held), weight(came))
 
     def _opened(self, seen: Seen) -> _Connection | None:
         end = functools.partial(self._end, seen.inode)

@@ -1,8 +1,10 @@
 """Room for the batches of puts, in bytes: for those that are under way, and for those that wait to be.
 
 gRPC has read a batch before anybody here knows how large it is, so a limit on what is under way bounds nothing by
-itself: with very many puts, each could have one that waits. What waits is bounded too. Where it is too much, the
-largest is refused, and its client may try again: whoever sends small batches never pays for those of others.
+itself: with very many puts, each could have one that waits. What waits is bounded too, and the large ones among it more
+narrowly: some dozens of producers find room for the batches that producers send, and a crowd with the largest that
+there can be does not. Where it is too much, the largest is refused, and its client may try again: whoever sends small
+batches never pays for those of others.
 """
 
 from __future__ import annotations
@@ -12,6 +14,11 @@ import threading
 from collections.abc import Callable, Iterator
 
 from headrace.errors import Busy
+
+LARGE_PART = 8
+"""A batch is large when it takes more than this part of the room."""
+PART_FOR_LARGE = 4
+"""Large ones together have this part of it; one always fits."""
 
 
 class Window:
@@ -60,7 +67,6 @@ class WaitingRoom:
     def __init__(self, bytes_max: int, on_refused: Callable[[], object] = lambda: None) -> None:
         self._bytes_max = bytes_max
         self._on_refused = on_refused
-        self._bytes = 0
         self._waiting: set[_Waiting] = set()
         self._lock = threading.Lock()
 
@@ -70,7 +76,6 @@ class WaitingRoom:
         `Busy` when the place is needed by smaller ones."""
         mine = _Waiting(size, windows)
         with self._lock:
-            self._bytes += size
             self._waiting.add(mine)
             refused = self._refuse()
         for each in refused:
@@ -81,8 +86,9 @@ class WaitingRoom:
         def check() -> None:
             if mine.is_refused:
                 raise Busy(
-                    f"batches that wait for the disk take all of their {self._bytes_max} bytes, and this one, of {size}"
-                    " bytes, is the largest (flight.puts_waiting_bytes_max); try again, or send smaller batches"
+                    f"too many bytes of batches wait for the disk, and this one, of {size} bytes, is the largest "
+                    f"(flight.puts_waiting_bytes_max is {self._bytes_max}; a quarter of it is for batches above an "
+                    "eighth); try again, or send smaller batches"
                 )
 
         try:
@@ -90,16 +96,18 @@ class WaitingRoom:
         finally:
             with self._lock:
                 self._waiting.discard(mine)
-                if not mine.is_refused:
-                    self._bytes -= size
 
     def _refuse(self) -> list[_Waiting]:
         """The largest, until the others have room."""
         refused = []
-        while self._bytes > self._bytes_max and len(self._waiting) > 1:
-            largest = max(self._waiting, key=lambda one: one.size)
-            largest.is_refused = True
-            self._waiting.discard(largest)
-            self._bytes -= largest.size
-            refused.append(largest)
+        large = [one for one in self._waiting if one.size > self._bytes_max // LARGE_PART]
+        for crowd, bytes_max in ((large, self._bytes_max // PART_FOR_LARGE), (self._waiting, self._bytes_max)):
+            by_size = sorted(crowd, key=lambda one: one.size)
+            total = sum(one.size for one in by_size)
+            while total > bytes_max and len(by_size) > 1:
+                largest = by_size.pop()
+                total -= largest.size
+                largest.is_refused = True
+                self._waiting.discard(largest)
+                refused.append(largest)
         return refused

@@ -26,9 +26,9 @@ class Flight(Section, frozen=True):
         Bytes,
         Meta(
             description="Batches of all puts that are there and wait until `puts_bytes_max` has room; above it the "
-            "largest is refused"
+            "largest is refused. Batches above an eighth of it have a quarter of it together"
         ),
-    ] = 64 * MIB
+    ] = 256 * MIB
     writers_max: Annotated[Count, Meta(description="Open puts; each has two threads")] = 1_000
     lines_max: Annotated[
         Count, Meta(description="Open lines of the SDK; a client that gets none makes calls instead")

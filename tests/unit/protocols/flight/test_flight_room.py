@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 
 import pyarrow.flight as flight
@@ -16,6 +17,7 @@ from headrace.log.ops import Appended
 from headrace.protocols.flight.codec import decode_error
 from headrace.protocols.flight.room import WaitingRoom, Window
 from headrace.testing import served_hub
+from headrace.units import MIB
 
 
 def test_one_always_fits_however_large() -> None:
@@ -29,25 +31,50 @@ def test_one_always_fits_however_large() -> None:
 def test_the_largest_is_refused_and_smaller_ones_stay() -> None:
     refused: list[int] = []
     room = WaitingRoom(100, lambda: refused.append(1))
-    with room.place(60) as large, room.place(40) as small:
-        large()
-        with room.place(30) as newcomer:
-            small()
-            newcomer()
-            with pytest.raises(Busy, match=r"of 60 bytes, is the largest \(flight.puts_waiting_bytes_max\)"):
-                large()
-            assert len(refused) == 1
-    with room.place(60) as again, room.place(40):  # each has left what it took, once
+    with contextlib.ExitStack() as stack:
+        small = [stack.enter_context(room.place(size)) for size in (11, 11, 11, 11, 11, 11, 11, 11)]
+        large = stack.enter_context(room.place(12))
+        newcomer = stack.enter_context(room.place(10))
+        for check in (*small, newcomer):
+            check()
+        with pytest.raises(Busy, match=r"of 12 bytes, is the largest \(flight.puts_waiting_bytes_max is 100"):
+            large()
+        assert len(refused) == 1
+    with room.place(12) as again:  # each has left what it took, once
         again()
     assert len(refused) == 1
 
 
 def test_a_newcomer_may_be_the_largest() -> None:
     room = WaitingRoom(100)
-    with room.place(60) as earlier, room.place(61) as newcomer:
-        earlier()
+    with contextlib.ExitStack() as stack:
+        earlier = [stack.enter_context(room.place(11)) for _ in range(9)]
+        newcomer = stack.enter_context(room.place(12))
+        for check in earlier:
+            check()
         with pytest.raises(Busy):
             newcomer()
+
+
+def test_large_ones_have_a_quarter_of_the_room() -> None:
+    room = WaitingRoom(100)
+    with contextlib.ExitStack() as stack:
+        small = [stack.enter_context(room.place(10)) for _ in range(5)]
+        first = stack.enter_context(room.place(13))  # more than an eighth
+        second = stack.enter_context(room.place(12))
+        third = stack.enter_context(room.place(14))
+        for check in (*small, first, second):
+            check()
+        with pytest.raises(Busy):
+            third()
+
+
+@pytest.mark.parametrize(("producers", "size"), [(32, 8 * MIB), (16, 16 * MIB)])
+def test_dozens_of_producers_find_room_for_the_batches_that_producers_send(producers: int, size: int) -> None:
+    room = WaitingRoom(Flight().puts_waiting_bytes_max)
+    with contextlib.ExitStack() as stack:
+        for check in [stack.enter_context(room.place(size)) for _ in range(producers)]:
+            check()
 
 
 def test_who_is_refused_is_told_at_once() -> None:
@@ -62,7 +89,7 @@ def test_who_is_refused_is_told_at_once() -> None:
 
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
-    wait_until(lambda: room._bytes == 90)
+    wait_until(lambda: len(room._waiting) == 1)
     with room.place(20, window) as check:
         assert told.wait(60)
         check()
