@@ -23,6 +23,7 @@ from headrace.hub.verbs import Nothing, Verbs
 from headrace.log.backup import BackupInfo
 from headrace.pages import Listed, Place, take
 from headrace.security import current, hash_secret, new_token
+from headrace.security.places import place_below
 
 if TYPE_CHECKING:
     from headrace.serving.runtime import Runtime
@@ -186,18 +187,9 @@ class Admin:
 
     async def back_up(self, request: BackupRequest) -> BackupInfo:
         """Takes as long as copying and reading everything takes; appends go on meanwhile."""
-        return await self._hub.back_up(await asyncio.to_thread(self._backup_place, request.path))
-
-    def _backup_place(self, path: str) -> Path:
-        """Where a backup may go. An admin of the hub is not one of its machine: links do not lead elsewhere."""
-        try:
-            root = Path(self._data, self._loaded.config.log.backup_root).resolve()
-            place = (root / path).resolve()
-        except (OSError, ValueError, RuntimeError) as error:  # a name that no disk takes, a loop of links
-            raise BadRequest(f"{path!r} is not a path: {error}") from error
-        if root not in place.parents:
-            raise BadRequest(f"{path!r} is not below {root}, where backups go; the setting is log.backup_root")
-        return place
+        root = self._loaded.config.log.backup_root
+        place = await asyncio.to_thread(place_below, self._data, root, request.path, "log.backup_root")
+        return await self._hub.back_up(place)
 
     async def verbs(self, request: Nothing) -> list[VerbInfo]:
         """All verbs, by name."""

@@ -262,7 +262,7 @@ def replay(
 def import_instance(
     answer: Answer,
     directory: Annotated[
-        Path, typer.Argument(help="Its directory INSTANCE_VERSION, on the hub's machine.", show_default=False)
+        Path, typer.Argument(help="Its INSTANCE_VERSION, below the hub's ambrosia.import_root.", show_default=False)
     ],
     name: Annotated[str, typer.Argument(help="Name of the new immortal.", show_default=False)],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check the files and show what they hold.")] = False,
@@ -273,10 +273,14 @@ def import_instance(
     send_port: Annotated[int, typer.Option(help="Port on which the hub sends; 0 for any.")] = 0,
     host: Annotated[str, typer.Option(help="Address of both ports.")] = "127.0.0.1",
 ) -> None:
-    """Import an instance of the published coordinator: its checkpoint, its log and calls nobody acknowledged."""
+    """Import an instance of the published coordinator: its checkpoint, its log and calls nobody acknowledged.
+
+    A relative directory is taken from ambrosia.import_root, which is headrace-imports beside the data directory unless
+    set.
+    """
     request = {
         "name": name,
-        "directory": str(directory.absolute()),
+        "directory": str(directory),
         "dry_run": dry_run,
         "accept_damage": accept_damage,
         "options": {"receive": f"{host}:{receive_port}", "send": f"{host}:{send_port}"},

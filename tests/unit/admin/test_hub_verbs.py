@@ -181,7 +181,7 @@ async def test_a_backup_goes_nowhere_but_below_its_root(tmp_path: Path, monkeypa
     (root / "round").symlink_to("round")
     outside = ["", ".", "..", "../copy", "/", "/etc/headrace", str(tmp_path / "copy"), str(root), f"{root}-2/copy"]
     for path in [*outside, "way-out/copy", "monday/../../copy"]:
-        with pytest.raises(BadRequest, match="is not below .*headrace-backups, where backups go.*log.backup_root"):
+        with pytest.raises(BadRequest, match="is not below .*headrace-backups; the setting is log.backup_root"):
             await call(hub, "hub.backup", path=path)
     for path in ("a\0b", "round/copy"):
         with pytest.raises(BadRequest, match="is not a path"):

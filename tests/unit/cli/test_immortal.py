@@ -37,7 +37,7 @@ class Counter(Immortal):
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedHub]:
-    config = Config(ambrosia=Ambrosia(immortals={"counter": ImmortalSection()}))
+    config = Config(ambrosia=Ambrosia(import_root="/", immortals={"counter": ImmortalSection()}))
     with served_hub(config) as made:
         monkeypatch.setenv("HEADRACE_HUB", made.address)
         ports = made.run(start(made.hub))

@@ -16,9 +16,9 @@ from headrace.protocols.ambrosia.verbs import NameRequest, Peer
 
 
 class ImportRequest(NameRequest, frozen=True):
-    """Import what the published coordinator wrote into `directory`, a full path on the hub's machine. With `dry_run`
-    nothing is written; with `accept_damage` what comes before the damage is imported. Committer, version and delivery
-    are taken from the files, whatever the options say."""
+    """Import what the published coordinator wrote into `directory`, on the hub's machine below `ambrosia.import_root`;
+    a relative one is taken from there. With `dry_run` nothing is written; with `accept_damage` what comes before the
+    damage is imported. Committer, version and delivery are taken from the files, whatever the options say."""
 
     directory: str
     dry_run: bool = False
@@ -77,7 +77,7 @@ class ImportVerbs:
     async def import_instance(self, request: ImportRequest) -> ImportInfo:
         """Look at it, and import it."""
         refuse_known(self._coordinator, request.name)
-        found = await asyncio.to_thread(find, request.directory)
+        found = await asyncio.to_thread(find, self._coordinator, request.directory)
         damage = found.damage + await missing_calls(self._coordinator, request.name, found)
         if not request.dry_run:
             if damage and not request.accept_damage:

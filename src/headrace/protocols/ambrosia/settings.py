@@ -77,4 +77,8 @@ class Ambrosia(Section, frozen=True):
         Seconds, Meta(description="How long the answer to a call with an idempotency key is kept")
     ] = 86_400
     answers_max: Annotated[Count, Meta(description="Such answers that are kept; the oldest go first")] = 100_000
+    import_root: Annotated[
+        str,
+        Meta(description="Directory that `immortal.import` reads below; relative to the data directory"),
+    ] = "../headrace-imports"
     immortals: Annotated[dict[str, ImmortalSection], Meta(description="Immortals by name")] = {}

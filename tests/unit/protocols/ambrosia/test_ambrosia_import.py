@@ -44,7 +44,7 @@ def arguments(records: list[Record]) -> list[bytes]:
 
 @asynccontextmanager
 async def serving(disk: MemoryDisk | None = None, **limits: Any) -> AsyncIterator[tuple[Hub, ImmortalPorts]]:
-    config = Config(ambrosia=Ambrosia(**limits))
+    config = Config(ambrosia=Ambrosia(**{"import_root": "/"} | limits))
     async with memory_hub(config, disk=disk or MemoryDisk()) as hub, coordinator(hub) as ports:
         yield hub, ports
 
@@ -266,8 +266,8 @@ async def test_names_directories_and_sizes_are_refused(tmp_path: Path) -> None:
         with pytest.raises(LimitExceeded, match="ambrosia.message_bytes_max"):
             await import_into(hub, beta, "beta")
         for directory, reason in (
-            ("relative", "give its full path there"),
-            (str(tmp_path / "nowhere"), "is not a directory on the hub's machine"),
+            (str(tmp_path / "nowhere"), "there is no directory .*nowhere on the hub's machine"),
+            ("a\0b", "is not a path"),
             (str(tmp_path), "has no checkpoint to continue from: no file is called serverchkptN"),
         ):
             with pytest.raises(BadRequest, match=reason):
@@ -279,6 +279,20 @@ async def test_names_directories_and_sizes_are_refused(tmp_path: Path) -> None:
         with pytest.raises(BadRequest, match="there is an immortal 'beta' already"):
             await import_into(hub, beta, "beta")
         await import_into(hub, beta, "another")
+
+
+async def test_directories_elsewhere_are_not_read(tmp_path: Path) -> None:
+    """An admin of the hub is not one of its machine."""
+    root = tmp_path / "imports"
+    root.mkdir()
+    beta = beta_of(tmp_path)
+    (root / "way-out").symlink_to(tmp_path)
+    async with serving(import_root=str(root)) as (hub, _):
+        for directory in (str(beta.path), "../beta_3", "way-out/beta_3", "", "."):
+            with pytest.raises(BadRequest, match=r"is not below .*imports; the setting is ambrosia.import_root"):
+                await call_verb(hub, "immortal.import", name="beta", directory=directory, dry_run=True)
+        beta.path.rename(root / "beta_3")
+        assert (await call_verb(hub, "immortal.import", name="beta", directory="beta_3")).imported
 
 
 async def test_an_import_that_was_interrupted_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

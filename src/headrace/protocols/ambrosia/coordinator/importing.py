@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -34,9 +33,11 @@ from headrace.protocols.ambrosia.coordinator.store import (
 from headrace.protocols.ambrosia.files.instance import FoundInstance, SingleMessage, read_instance, single_messages
 from headrace.protocols.ambrosia.files.layout import DiskRecord, Watermark
 from headrace.protocols.ambrosia.settings import Delivery, ImmortalSection
+from headrace.security.places import place_below
 
 BLOB_PIECE_BYTES: Final = 1 << 20
 TRANSACTION_BYTES: Final = 8 << 20
+IMPORT_ROOT: Final = "ambrosia.import_root"
 DELIVERIES: Final[dict[Type, Delivery]] = {
     Type.RPC: "bare",
     Type.RPC_BATCH: "batch",
@@ -44,11 +45,12 @@ DELIVERIES: Final[dict[Type, Delivery]] = {
 }
 
 
-def find(directory: str) -> FoundInstance:
-    """Read a directory. Blocks on the disk."""
-    if not Path(directory).is_absolute() or not Path(directory).is_dir():
-        raise BadRequest(f"{directory!r} is not a directory on the hub's machine: give its full path there")
-    return read_instance(Path(directory))
+def find(coordinator: Coordinator, directory: str) -> FoundInstance:
+    """Read a directory below `ambrosia.import_root`. Blocks on the disk."""
+    place = place_below(coordinator.hub.config.log.data, coordinator.settings.import_root, directory, IMPORT_ROOT)
+    if not place.is_dir():
+        raise BadRequest(f"there is no directory {place} on the hub's machine")
+    return read_instance(place)
 
 
 async def missing_calls(coordinator: Coordinator, name: str, found: FoundInstance) -> list[str]:
