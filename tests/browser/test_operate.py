@@ -106,7 +106,7 @@ def test_cursors_by_dialog_and_by_command(
         expect(row).to_contain_text("8 records")
         row.get_by_role("button", name="What else to do").click()
         page.get_by_role("menuitem", name="Forget…").click()
-        expect(dialog).to_contain_text("8 records that it has not read may go")
+        expect(dialog).to_contain_text("8 records that it has not read may be removed")
         done(dialog)
         expect(row).to_have_count(0)
 

@@ -30,7 +30,7 @@ from headrace.log.kafka.cell import open_cell
 from headrace.log.kafka.client import connect
 from headrace.log.struct_types import learn_struct_types
 
-pytestmark = [pytest.mark.slow, pytest.mark.kafka]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.kafka]
 
 MakeCluster = Callable[..., HubCluster]
 

@@ -20,6 +20,7 @@ from headrace.protocols.wallaroo.client import Connector
 from headrace.protocols.wallaroo.sources import GenerateSource
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.slow,
     pytest.mark.kafka,
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # as with a single hub: pyignite

@@ -15,7 +15,7 @@ from free_ports import free_ports
 from kafka_brokers import Brokers
 from support.until import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.kafka]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.kafka]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "cluster.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

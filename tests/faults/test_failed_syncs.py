@@ -14,7 +14,7 @@ from support.hub_process import STOP_S, HubProcess
 import headrace
 from headrace.errors import HeadraceError
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 INJECTED = Path(__file__).with_name("failing_syncs")
 LOG_FAILED = 4

@@ -30,7 +30,7 @@ from headrace.log.kafka.topics import blobs_topic
 from headrace.log.log import Log
 from headrace.log.store import DirectoryStore
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.long, pytest.mark.kafka, pytest.mark.slow]
 
 LONG = bytes(range(256)) * 12_000
 """A blob of four parts."""

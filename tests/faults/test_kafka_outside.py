@@ -43,7 +43,7 @@ from headrace.log.kafka.client import Consumer, KafkaError, KafkaPort, Producer,
 from headrace.log.kafka.confluent import ConfluentKafka
 from headrace.log.kafka.topics import create_missing, hubs_group, journal_topic
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.long, pytest.mark.kafka, pytest.mark.slow]
 
 TIMEOUT_S = 15
 """More than a request may take (5 s): what has no answer is sent again."""

@@ -14,7 +14,7 @@ import pytest
 from faults.victim import Victim, check
 from test_programs import find
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 KILLS = 50
 CUTS = 50

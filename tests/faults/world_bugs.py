@@ -240,13 +240,13 @@ BUGS = {
     ),
     "AMBROSIA forgets its callers' numbers": Bug(
         "protocols/ambrosia/coordinator/call_queue.py",
-        "ops += [SetProducer(stream, producer, number) for producer, number in _counters(arrivals).items()]",
-        "ops += []",
+        "counters += [SetProducer(stream, producer, number) for producer, number in _counters(arrivals).items()]",
+        "counters += []",
     ),
     "AMBROSIA shows a record before it is durable": Bug(
         "protocols/ambrosia/coordinator/call_queue.py",
-        "        future = self._hub.transact(ops)\n",
-        "        self._on_logged(logged)\n        logged = []\n        future = self._hub.transact(ops)\n",
+        "        future = self._hub.transact([*ops, *counters])",
+        "        self._on_logged(logged)\n        logged = []\n        future = self._hub.transact([*ops, *counters])",
     ),
 }
 

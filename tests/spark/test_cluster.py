@@ -16,7 +16,7 @@ from support.until import wait_until
 from test_kill import MORE_ROUNDS, stage
 
 TIMEOUT = pytest.mark.timeout(600 + 60 * MORE_ROUNDS)
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.needs("javac"), TIMEOUT]
+pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.slow, pytest.mark.needs("javac"), TIMEOUT]
 EXECUTORS = 1 + MORE_ROUNDS // 4
 """How many are killed in each mode."""
 __all__ = ["stage"]

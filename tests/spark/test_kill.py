@@ -21,7 +21,7 @@ from support.until import wait_until
 from headrace.errors import HeadraceError
 
 MORE_ROUNDS = int(os.environ.get("HEADRACE_KILLS", "0"))
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900 + 60 * MORE_ROUNDS)]
+pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900 + 60 * MORE_ROUNDS)]
 SEED = 20
 
 SHORT = [

@@ -21,7 +21,7 @@ from support.until import wait_until
 from headrace.config import Config, Listen, PipelineEntry, Spark
 from headrace.spark.engine import VARIABLE
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.slow]
 RUN_S = 500
 CONNECT_PORT = 15002
 

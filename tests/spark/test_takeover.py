@@ -13,7 +13,7 @@ from support.until import wait_until
 
 from headrace.spark.hub_client import open_port
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.kafka, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.slow, pytest.mark.kafka, pytest.mark.timeout(900)]
 
 
 @pytest.fixture

@@ -53,7 +53,12 @@ class Writer:
         with self._lock:
             if self._failure is not None:
                 raise self._failure
-            future = self.send(batch, self._producer, self._sequence_next)
+            try:
+                future = self.send(batch, self._producer, self._sequence_next)
+            except HeadraceError as error:
+                if not self._closed:
+                    self._failure = error
+                raise
             if self._sequence_next is not None:
                 self._sequence_next += 1
         future.add_done_callback(self._note_failure)

@@ -55,23 +55,22 @@ def _port(name: str, host: str, port: int, owner: int | None) -> Finding:
         if error.errno != errno.EADDRINUSE:
             advice = ADVICE.get(error.errno or 0, f"set listen.{name} to another")
             return fail("ports", f"{name}: {host}:{port}: {error.strerror}", advice)
-    holder = process_listening(port)
-    if holder is not None and holder == owner:
+    holders = processes_listening(port)
+    if owner in holders:
         return ok(
             "ports", f"{name}: {host}:{port} is held by the hub that runs on this data directory (process {owner})"
         )
-    whose = "another user's process" if holder is None else f"process {holder} ({_program(holder)})"
+    whose = f"process {holders[0]} ({_program(holders[0])})" if holders else "another user's process"
     advice = f"stop it, or set listen.{name} to another port"
     return fail("ports", f"{name}: {host}:{port} is in use by {whose}", advice)
 
 
-def process_listening(port: int) -> int | None:
-    """The process that listens on a port, where we may see it."""
+def processes_listening(port: int) -> list[int]:
+    """The processes that listen on a port, where we may see them: the children of one have its sockets, until they run
+    another program."""
     inodes = set(_listening_inodes(port))
-    for process in Path("/proc").iterdir() if inodes else ():
-        if process.name.isdigit() and _holds(process, inodes):
-            return int(process.name)
-    return None
+    found = (int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit() and _holds(each, inodes))
+    return sorted(found) if inodes else []
 
 
 def _listening_inodes(port: int) -> Iterator[str]:

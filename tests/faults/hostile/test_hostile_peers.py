@@ -20,7 +20,7 @@ from support.until import wait_until
 
 from headrace.config.address import split_address
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 SECONDS = 1.0
 FEW_CONNECTIONS = "2000"
 PROTOCOLS = sorted({name.split()[0] for name in ATTACKS})

@@ -96,6 +96,18 @@ def test_the_error_of_a_with_block_is_the_one_that_is_seen(client):
         fail_inside()
 
 
+def test_a_writer_whose_put_is_refused_before_it_begins_tells_so_again_when_it_is_closed(client, monkeypatch):
+    writer = client.writer("orders")
+
+    def refuse(*_: object) -> None:
+        raise errors.Unauthenticated("user alice is gone")
+
+    monkeypatch.setattr(writer, "_put_for", refuse)
+    for call in (lambda: writer.append(b"1"), lambda: writer.append(b"2"), writer.close):
+        with pytest.raises(errors.Unauthenticated, match="alice"):
+            call()
+
+
 def test_bad_data_does_not_end_a_writer(client):
     with client.writer("orders") as writer:
         with pytest.raises(errors.BadRequest):

@@ -1,5 +1,6 @@
 import os
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from headrace.cli.tls import make_self_signed
 from headrace.config import Config, Listen, Log, SecuritySection, Tls, User
 from headrace.doctor import network
 from headrace.doctor.finding import Finding
-from headrace.doctor.network import check_ports, check_security, process_listening
+from headrace.doctor.network import check_ports, check_security, processes_listening
 from headrace.security import Security
 
 OFF = dict.fromkeys(Listen().__struct_fields__, "off")
@@ -34,12 +35,28 @@ def test_a_taken_port_names_the_listener_and_who_has_it() -> None:
         assert finding.advice == "stop it, or set listen.flight to another port"
         (ours,) = ports(os.getpid(), flight=f"127.0.0.1:{port}")
         assert (ours.level, "held by the hub that runs on this data directory" in ours.text) == ("ok", True)
-        assert process_listening(port) == os.getpid()
-    assert process_listening(port) is None
+        assert processes_listening(port) == [os.getpid()]
+    assert processes_listening(port) == []
+
+
+def test_a_child_that_has_the_sockets_of_the_hub_is_no_stranger() -> None:
+    """Between fork and exec a child holds all that its parent does."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with subprocess.Popen(["sleep", "60"], pass_fds=[other.fileno()]) as child:
+            try:
+                assert processes_listening(port) == sorted((os.getpid(), child.pid))
+                for owner in (os.getpid(), child.pid):
+                    (ours,) = ports(owner, flight=f"127.0.0.1:{port}")
+                    assert ours.level == "ok"
+            finally:
+                child.kill()
 
 
 def test_a_port_of_a_process_that_we_may_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "process_listening", lambda port: None)
+    monkeypatch.setattr(network, "processes_listening", lambda port: [])
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()

@@ -176,7 +176,7 @@ async def test_half_a_message_of_any_size_is_counted_and_cut_off() -> None:
 
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await asyncio.wait_for(talk(), 60)
-        assert ended(hub, "flight", "bytes") == 1
+        await until(lambda: ended(hub, "flight", "bytes") == 1)
         assert hub.intake.held_bytes == 0
         writer.close()
         await listener.close()
