@@ -53,7 +53,8 @@ def run_once(spark: Any, port: HubPort, one: Pipeline, home: Path) -> list[Repor
     runner = Runner(spark, port, home=home, on_progress=lambda all_: seen.update({p.name: p for p in all_}))
     runner.start(replace(one, trigger="available now"))
     assert runner.watch(), runner.failures
-    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()  # late news would move a cursor that a test has reset
+    # Late news would move a cursor that a test has reset. News for hubs of earlier tests take 30 s each to fail.
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(300_000)
     return list(seen.values())
 
 
