@@ -1,9 +1,12 @@
 """Threads that wait for records: the bell, and who rings it."""
 
+import asyncio
 import threading
 
 from headrace.errors import LogFailed
 from headrace.hub.waiters import Bell, RecordWaiters
+from headrace.log.batch import Batch
+from headrace.testing import memory_hub
 
 SOON_S = 60.0
 
@@ -43,3 +46,12 @@ def test_what_will_never_come_rings_those_concerned():
     with waiters.listening([("orders", 0)], orders), waiters.listening([("paid", 0)], paid):
         waiters.fail(LogFailed("gone"), lambda key: key[0] == "orders")
         assert (orders.wait(0), paid.wait(0)) == (True, False)
+
+
+async def test_a_thread_hears_of_a_record_by_the_logs_writer():
+    async with memory_hub() as hub:
+        await hub.create_stream("orders")
+        bell = Bell()
+        with hub.new_records.listening([("orders", 0)], bell):
+            await hub.append("orders", Batch.of([b"pear"]))
+            assert await asyncio.to_thread(bell.wait, SOON_S)
