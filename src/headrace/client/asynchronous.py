@@ -16,7 +16,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 import pyarrow as pa
 
-from headrace.client.batches import Batches, Fetched, SqlResult, rows_of
+from headrace.client.batches import Batches, Fetched, SqlResult
 from headrace.client.client import PAGE_ENTRIES, Client, connection_of
 from headrace.client.connection import CALL_TIMEOUT_S
 from headrace.client.groups import Group
@@ -24,7 +24,7 @@ from headrace.client.handles import Cursor, Table
 from headrace.client.immortals import ImmortalHandle, Owner
 from headrace.client.pipe import Pipe
 from headrace.client.reader import Decoded, Reader
-from headrace.client.records import Record, records_of
+from headrace.client.records import Record
 from headrace.client.writer import Writer
 from headrace.log.ops import Appended
 
@@ -132,6 +132,11 @@ class AsyncDecoded(_AsyncBatches[Decoded]):
 class _AsyncFetched(_AsyncBatches[Fetching]):
     """What a call of the hub sends, until it is closed."""
 
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        async for batch in self.batches():
+            for row in self._twin._each(batch):
+                yield row
+
     async def close(self) -> None:
         """End it."""
         self._twin.close()
@@ -147,11 +152,6 @@ class AsyncSqlResult(_AsyncFetched[SqlResult]):
     """The rows of a query, as they come: `async for row in result`, a dict each."""
 
     to_list = _awaitable(SqlResult.to_list)
-
-    async def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
-        async for batch in self.batches():
-            for row in rows_of(batch):
-                yield row
 
 
 class AsyncReader(_AsyncFetched[Reader]):
@@ -181,12 +181,6 @@ class AsyncReader(_AsyncFetched[Reader]):
         except asyncio.CancelledError:
             self._twin.close()  # the thread that waits is woken and freed
             raise
-
-    async def __aiter__(self) -> AsyncIterator[Record]:
-        async for batch in self.batches():
-            for record in records_of(batch):
-                self._twin._handed_out(record.index, record.stream, record.partition)
-                yield record
 
 
 class AsyncGroup(_Twin[Group]):

@@ -64,6 +64,8 @@ class Fetched(Batches):
     def __init__(self, connection: Connection, ticket: bytes, timeout_s: float | None) -> None:
         self._connection = connection
         self._closed = False
+        self._batch: pa.RecordBatch | None = None
+        self._rows: Iterator[Any] = iter(())  # of the batch, not handed out yet
         self._stream, self.schema = connection.patiently(lambda: self._open(ticket, timeout_s))
 
     def _open(self, ticket: bytes, timeout_s: float | None) -> tuple[flight.FlightStreamReader, pa.Schema]:
@@ -81,6 +83,25 @@ class Fetched(Batches):
             if self._closed and isinstance(error, flight.FlightCancelledError):
                 return None
             raise self._connection.failure(error) from None
+
+    def _rows_of(self, batch: pa.RecordBatch) -> Iterator[Any]:
+        """The rows of a batch as Python objects."""
+        return rows_of(batch)
+
+    def _each(self, batch: pa.RecordBatch) -> Iterator[Any]:
+        """The rows of a batch, one by one. If the caller breaks off, the next read continues there."""
+        self._batch, self._rows = batch, self._rows_of(batch)
+        for row in self._rows:  # noqa: UP028 - `yield from` would close the iterator when the caller breaks off
+            yield row
+
+    def _left(self) -> pa.RecordBatch | None:
+        """The rest of a batch whose rows were not all taken."""
+        count = sum(1 for _ in self._rows)
+        return self._batch.slice(self._batch.num_rows - count) if self._batch is not None and count else None
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.batches():
+            yield from self._each(batch)
 
     def close(self) -> None:
         """End it; a thread that waits for the next batch gets the end."""
@@ -100,7 +121,6 @@ class SqlResult(Fetched):
 
     def __init__(self, connection: Connection, ticket: bytes) -> None:
         super().__init__(connection, ticket, connection.timeout_s * 60)
-        self._seen: list[pa.RecordBatch] = []
 
     @property
     def columns(self) -> list[str]:
@@ -109,13 +129,10 @@ class SqlResult(Fetched):
 
     def next_batch(self) -> pa.RecordBatch | None:
         """The next batch, or None at the end."""
-        if self._seen:
-            return self._seen.pop()
-        return None if self._closed else self._next_chunk()
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for batch in self.batches():
-            yield from rows_of(batch)
+        left = self._left()
+        if left is not None or self._closed:
+            return left
+        return self._next_chunk()
 
     def to_list(self) -> list[dict[str, Any]]:
         """Everything as a list of dicts."""
@@ -129,8 +146,8 @@ class SqlResult(Fetched):
         """The first rows, for a notebook; they are still there afterwards."""
         first = self.next_batch()
         if first is not None:
-            self._seen.append(first)
-        rows = [] if first is None else rows_of(first.slice(0, SHOWN_ROWS))
+            self._batch, self._rows = first, rows_of(first)
+        rows = () if first is None else rows_of(first.slice(0, SHOWN_ROWS))
         head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
         body = "".join(f"<tr>{''.join(f'<td>{_shown(value)}</td>' for value in row.values())}</tr>" for row in rows)
         more = "<p>…</p>" if first is not None and first.num_rows > SHOWN_ROWS else ""
@@ -143,7 +160,7 @@ class SqlResult(Fetched):
         self.close()
 
 
-def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """A dict for each row. SQL's widest integers, which sums of integers are, come as Arrow's decimals: here they are
     Python's own."""
     columns = {}
@@ -151,7 +168,8 @@ def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
         values = column.to_pylist()
         is_whole = pa.types.is_decimal(column.type) and column.type.scale == 0
         columns[name] = [None if value is None else int(value) for value in values] if is_whole else values
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    for row in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, row, strict=True))
 
 
 def _shown(value: object) -> str:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from headrace.client.reader import Reader
-from headrace.client.records import Record, records_of
+from headrace.client.records import Record
 from headrace.errors import Busy, HeadraceError, Unreachable
 
 if TYPE_CHECKING:
@@ -192,11 +192,12 @@ class Group:
                 self.stream, partition=number, cursor=self.name, on_trimmed="skip"
             )
             self._positions.pop(number, None)
+        reader = self._readers[number]
         try:
-            batch = self._readers[number].next_batch(timeout_s=0)
+            batch = reader.next_batch(timeout_s=0)
         except Busy:
             return
-        for record in records_of(batch) if batch is not None else ():
+        for record in reader._each(batch) if batch is not None else ():
             if number not in self._mine:
                 return
             self._positions[number] = record.index + 1

@@ -60,7 +60,9 @@ class Reader(Fetched):
         """The next batch, or None at the end. With a timeout (followers only), `Busy` when none came in time."""
         if self._closed:
             return None
-        batch = self._next_chunk() if self._pump is None else self._pump.get(timeout_s)
+        batch = self._left()
+        if batch is None:
+            batch = self._next_chunk() if self._pump is None else self._pump.get(timeout_s)
         if batch is not None and batch.num_rows:
             last = {name: batch.column(name)[-1].as_py() for name in self._followed}
             self._handed_out(last.get("index", -1), last.get("stream"), last.get("partition"))
@@ -75,11 +77,13 @@ class Reader(Fetched):
             if at[0] is not None and at[1] is not None:
                 self.positions[at[0], at[1]] = index + 1
 
-    def __iter__(self) -> Iterator[Record]:
-        for batch in self.batches():
-            for record in records_of(batch):
-                self._handed_out(record.index, record.stream, record.partition)
-                yield record
+    def _rows_of(self, batch: pa.RecordBatch) -> Iterator[Record]:
+        return records_of(batch)
+
+    def _each(self, batch: pa.RecordBatch) -> Iterator[Record]:
+        for record in super()._each(batch):
+            self._handed_out(record.index, record.stream, record.partition)
+            yield record
 
     def decoded(self, schema: pa.Schema | Mapping[str, Any]) -> Decoded:
         """The JSON in the payloads as columns, by a schema: `reader.decoded({"fruit": "string", "count": "int64"})`. A

@@ -125,7 +125,8 @@ def to_batch(
     """
     extra = {"type": type, "key": key, "id": id, "event_time": event_time}
     if is_arrow(data):
-        return _from_arrow(data, {name: value for name, value in (extra | {"payload": payload}).items() if value})
+        columns = extra | {"payload": payload}
+        return _from_arrow(data, {name: column for name, column in columns.items() if column is not None})
     if payload is not None:
         raise BadRequest("'payload' names a column of Arrow data, and this is not Arrow data")
     if isinstance(data, bytes | bytearray | memoryview | str | Mapping | Record):
@@ -145,7 +146,8 @@ def one_record(data: Any, type: Any, key: Any, id: Any, event_time: Any) -> NewR
     if not isinstance(data, bytes | str | Mapping | Record | bytearray | memoryview):
         return None
     if isinstance(data, Record):
-        type, key, id, event_time = type or data.type, key or data.key, id or data.id, event_time or data.event_time
+        given = zip((type, key, id, event_time), (data.type, data.key, data.id, data.event_time), strict=True)
+        type, key, id, event_time = (own if value is None else value for value, own in given)
     fits = (
         (type is None or isinstance(type, str))
         and (key is None or isinstance(key, bytes | str))

@@ -140,3 +140,10 @@ async def test_the_async_twin(served, hub):
             if len(seen) == 2:
                 break
     assert sorted(seen) == [(b"0", 0), (b"1", 1)]
+
+
+def test_a_loop_that_breaks_off_leaves_the_rest_to_the_next(hub):
+    hub.append("wide", [str(number) for number in range(10)], partition=0)
+    with hub.group("wide", "g", **QUICK) as group:
+        assert take(group, 3) == [0, 1, 2]
+        assert take(group, 7) == [3, 4, 5, 6, 7, 8, 9]

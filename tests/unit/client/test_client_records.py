@@ -4,7 +4,7 @@ import pandas
 import pyarrow as pa
 import pytest
 
-from headrace.client.records import Record, records_of, to_batch, to_microseconds
+from headrace.client.records import Record, one_record, records_of, to_batch, to_microseconds
 from headrace.errors import BadRequest
 from headrace.protocols.flight.codec import split
 
@@ -50,6 +50,13 @@ def test_a_record_brings_its_own_columns():
     assert batch.column("type").to_pylist() == ["t", None]
     assert batch.column("id").to_pylist() == [5, None]
     assert to_batch(record, type="other").column("type").to_pylist() == ["other"]
+
+
+def test_arguments_override_what_a_record_brings():
+    record = Record(payload=b"", type="t", key=b"k", id=5, event_time=7)
+    single = one_record(record, "", b"", 0, 0)
+    assert single is not None
+    assert (single.type, single.key, single.id, single.event_time_us) == ("", b"", 0, 0)
 
 
 @pytest.mark.parametrize(
