@@ -1,4 +1,4 @@
-"""Headrace: one durable log, five published stream protocols, Spark at the wheel.
+"""Headrace: one durable log, five published stream protocols, Spark built in.
 
 import headrace
 

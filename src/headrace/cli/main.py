@@ -114,7 +114,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
-    help="Headrace: one durable log, five published stream protocols, Spark at the wheel.",
+    help="Headrace: one durable log, five published stream protocols, Spark built in.",
 )
 
 
@@ -130,7 +130,7 @@ def main(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Headrace: one durable log, five published stream protocols, Spark at the wheel."""
+    """Headrace: one durable log, five published stream protocols, Spark built in."""
 
 
 class FileTrouble(HeadraceError):

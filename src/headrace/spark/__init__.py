@@ -1,4 +1,4 @@
-"""Spark at the wheel: every stream a DataFrame, every result a stream, exactly once.
+"""Spark built in: every stream a DataFrame, every result a stream, exactly once.
 
 The names below are loaded on first use, so that the hub process, which needs only the staging area of the sink, never
 imports PySpark.
