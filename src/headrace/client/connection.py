@@ -38,6 +38,8 @@ ATTEMPT_MS_MIN = 5_000
 AGAIN_S = 0.1
 # What gRPC says of a call that it could send to nobody.
 SENT_TO_NOBODY = "failed to connect to all addresses"
+# And of one that something else than a Flight server answered.
+OTHER_SERVICE = "Failed parsing HTTP/2"
 # Several calls that find a hub gone at the same time mean one move.
 MOVE_S = 0.5
 
@@ -66,6 +68,8 @@ def to_headrace_error(error: BaseException, address: str, *, has_tls: bool | Non
         trouble = None if has_tls is None else explain(cause, address, has_tls=has_tls)
         if trouble is not None:
             return TlsTrouble(f"the hub at {address} cannot be reached like this: {trouble}")
+        if OTHER_SERVICE in cause:
+            return Unreachable(f"{address} is not the Flight listener of a hub, which is {DEFAULT_ADDRESS} by default")
         told = "" if cause in SAYS_NOTHING else f": {cause}"
         return Unreachable(f"the hub at {address} does not answer, or went away{told}; `headrace up` starts one")
     if isinstance(error, flight.FlightCancelledError):  # not by us: whoever cancels a call here does not ask

@@ -102,6 +102,8 @@ def to_microseconds(time: datetime | int) -> int:
     """A time as microseconds since 1970; a datetime without a zone is refused, because it names no moment."""
     if isinstance(time, int):
         return time
+    if not isinstance(time, datetime):
+        raise BadRequest(f"{_kind(time)} is not a time; give a datetime with a time zone, or microseconds since 1970")
     if time.tzinfo is None:
         raise BadRequest(f"the time {time.isoformat()} has no time zone; use datetime(..., tzinfo=UTC)")
     elapsed = time - _EPOCH
@@ -152,7 +154,6 @@ def one_record(data: Any, type: Any, key: Any, id: Any, event_time: Any) -> NewR
         (type is None or isinstance(type, str))
         and (key is None or isinstance(key, bytes | str))
         and (id is None or (isinstance(id, int) and -(1 << 63) <= id < 1 << 64))
-        and (event_time is None or isinstance(event_time, int | datetime))
     )
     if not fits:
         return None
@@ -162,7 +163,7 @@ def one_record(data: Any, type: Any, key: Any, id: Any, event_time: Any) -> NewR
     return NewRecord(
         payload=payload,
         type=type,
-        key=key.encode() if isinstance(key, str) else key,
+        key=_utf8("the key", key) if isinstance(key, str) else key,
         id=_signed(id),
         event_time_us=None if event_time is None else to_microseconds(event_time),
     )
@@ -241,12 +242,33 @@ def _payload(number: int, data: Any) -> bytes:
     if isinstance(data, Record):
         return data.payload
     if isinstance(data, str):
-        return data.encode()
+        return _utf8(f"record {number}", data)
     if isinstance(data, Mapping):
-        return msgspec.json.encode(data)
+        return _json(number, data)
     if isinstance(data, bytearray | memoryview):
         return bytes(data)
     raise BadRequest(f"record {number} is {_kind(data)}; a record is bytes, text, a mapping (sent as JSON) or a Record")
+
+
+def _utf8(what: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise BadRequest(f"{what} cannot be written as UTF-8: {error}") from None
+
+
+def _json(number: int, data: Mapping[Any, Any]) -> bytes:
+    try:
+        return msgspec.json.encode(data, enc_hook=_plain)
+    except (TypeError, ValueError) as error:
+        raise BadRequest(f"record {number} cannot be sent as JSON: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers and arrays as Python's: pandas hands them out."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{_kind(value)} has no form in JSON")
 
 
 def _spread(name: str, value: Any, data: Sequence[Any]) -> list[Any]:
@@ -277,7 +299,7 @@ def _signed(value: Any) -> Any:
 
 
 _CONVERSIONS: dict[pa.DataType, Callable[[Any], Any]] = {
-    BYTES.arrow: lambda value: value.encode() if isinstance(value, str) else value,
+    BYTES.arrow: lambda value: _utf8("the key", value) if isinstance(value, str) else value,
     TIME.arrow: to_microseconds,
     INTEGER.arrow: _signed,
 }

@@ -1,5 +1,6 @@
 """The SDK against a real hub over a real socket."""
 
+import contextlib
 import json
 import socket
 import threading
@@ -329,6 +330,31 @@ def test_a_hub_that_takes_the_connection_and_says_nothing_is_given_the_whole_tim
         with pytest.raises(errors.HeadraceError):
             client.streams()
         assert time.monotonic() - began >= 7
+
+
+def test_an_address_of_another_service_is_named_as_such():
+    """The port of the console, say. That `headrace up` starts a hub would be no help."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = "{}:{}".format(*other.getsockname())
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    peer, _ = other.accept()
+                    with peer:
+                        peer.sendall(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        not_ours = pytest.raises(errors.Unreachable, match=f"^{address} is not the Flight listener of a hub")
+        with headrace.connect(address) as client, not_ours:
+            client.streams()
+        other.shutdown(socket.SHUT_RDWR)
+
+
+def test_text_that_is_not_unicode_is_refused(client):
+    for attempt in (lambda: client.create("\ud800"), lambda: client.append("orders", b"x", type="\ud800")):
+        with pytest.raises(errors.BadRequest, match="cannot be written as UTF-8"):
+            attempt()
 
 
 def test_a_closed_client(served):

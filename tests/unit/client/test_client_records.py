@@ -1,5 +1,6 @@
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
+import numpy as np
 import pandas
 import pyarrow as pa
 import pytest
@@ -70,6 +71,13 @@ def test_arguments_override_what_a_record_brings():
         ([b"a"], {"type": 7}, "'type' does not fit"),
         ([b"a"], {"key": 7}, "'key' does not fit"),
         ([b"a"], {"event_time": datetime(2026, 1, 1)}, "has no time zone"),
+        ([b"a"], {"event_time": "2026-01-01"}, "type str is not a time"),
+        ([b"a"], {"event_time": [1.5]}, "type float is not a time"),
+        ([b"a"], {"event_time": date(2026, 1, 1)}, "type date is not a time"),
+        ([b"a"], {"key": "\ud800"}, "the key cannot be written as UTF-8"),
+        ([b"a", "\ud800"], {}, "record 1 cannot be written as UTF-8"),
+        ({"a": object()}, {}, "record 0 cannot be sent as JSON: a value of type object has no form in JSON"),
+        ([{"a": 1}, {(1, 2): 3}], {}, "record 1 cannot be sent as JSON"),
         (pa.table({"payload": ["a"]}), {"type": "x"}, "type='x' is not a column of the data, which has payload"),
         (pa.table({"payload": ["a"], "text": ["a"]}), {}, "no column 'text'"),
     ],
@@ -77,6 +85,20 @@ def test_arguments_override_what_a_record_brings():
 def test_bad_data_is_refused_by_name(data, columns, names):
     with pytest.raises(BadRequest, match=names):
         to_batch(data, **columns)
+
+
+def test_a_single_record_is_refused_in_the_same_words():
+    for data, event_time, key in (("a", "2026-01-01", None), ("a", None, "\ud800"), ({"a": object()}, None, None)):
+        with pytest.raises(BadRequest) as single:
+            one_record(data, None, key, None, event_time)
+        with pytest.raises(BadRequest) as batch:
+            to_batch(data, key=key, event_time=event_time)
+        assert str(single.value) == str(batch.value)
+
+
+def test_numbers_of_numpy_are_numbers_in_json():
+    row = {"count": np.int64(4), "price": np.float32(4.5), "sizes": np.array([1, 2])}
+    assert to_batch(row).column("payload").to_pylist() == [b'{"count":4,"price":4.5,"sizes":[1,2]}']
 
 
 def test_microseconds():

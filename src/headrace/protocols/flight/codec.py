@@ -151,7 +151,10 @@ _Message = TypeVar("_Message", bound=msgspec.Struct)
 
 def encode(message: Any) -> bytes:
     """Any message above, or the parameters or result of a verb, as JSON."""
-    return msgspec.json.encode(message)
+    try:
+        return msgspec.json.encode(message)
+    except UnicodeEncodeError as error:
+        raise errors.BadRequest(f"{error.object!r} cannot be written as UTF-8: {error.reason}") from None
 
 
 def _decode(data: bytes, kind: type[_Message], what: str) -> _Message:
