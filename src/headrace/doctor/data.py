@@ -15,6 +15,7 @@ from pkgutil import resolve_name
 from headrace.doctor.finding import Finding, Progress, fail, ok, warn
 from headrace.errors import DataDirectoryLocked, HeadraceError, NameTaken
 from headrace.log import doctor as log_doctor
+from headrace.log.disk import LOCK
 from headrace.log.place import holds_log, older_log
 from headrace.log.report import Finding as LogFinding
 from headrace.security.reserved import own_tables
@@ -40,7 +41,7 @@ def existing(path: Path) -> Path:
 def process_using(data: Path) -> int | None:
     """The process that has the directory open as its hub's."""
     try:
-        descriptor = os.open(data / "LOCK", os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(data / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:

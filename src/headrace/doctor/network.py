@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -13,6 +14,7 @@ from headrace.config import Config
 from headrace.config.address import split_address
 from headrace.doctor.finding import Finding, fail, ok, warn
 from headrace.errors import HeadraceError
+from headrace.log.disk import LOCK
 from headrace.security import Security
 
 _LISTENING = "0A"
@@ -62,6 +64,9 @@ def _port(name: str, host: str, port: int, owner: int | None) -> Finding:
         )
     whose = f"process {holders[0]} ({_program(holders[0])})" if holders else "another user's process"
     advice = f"stop it, or set listen.{name} to another port"
+    directory = next(filter(None, map(_data_directory, holders)), None)
+    if directory is not None:
+        advice = f"it is a hub with its log in {directory}, which `headrace doctor --data {directory}` checks; {advice}"
     return fail("ports", f"{name}: {host}:{port} is in use by {whose}", advice)
 
 
@@ -86,10 +91,20 @@ def _listening_inodes(port: int) -> Iterator[str]:
 
 
 def _holds(process: Path, inodes: set[str]) -> bool:
-    try:
-        return any(os.readlink(link) in inodes for link in (process / "fd").iterdir())
-    except OSError:  # it ended, or is not ours to look at
-        return False
+    return any(target in inodes for target in _open_files(process))
+
+
+def _open_files(process: Path) -> Iterator[str]:
+    with contextlib.suppress(OSError):  # it ended, or is not ours to look at
+        for link in (process / "fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                yield os.readlink(link)
+
+
+def _data_directory(process: int) -> Path | None:
+    """Where a hub has its log, if this process is one."""
+    locks = (Path(target) for target in _open_files(Path(f"/proc/{process}")))
+    return next((lock.parent for lock in locks if lock.name == LOCK), None)
 
 
 def _program(process: int) -> str:

@@ -34,7 +34,7 @@ import msgspec
 from headrace.errors import BadRequest, HeadraceError, StoreUnavailable
 from headrace.log import checkpoint, journal, segment, snapshot
 from headrace.log.cached_store import CACHE
-from headrace.log.disk import PRIVATE, TEMPORARY, Disk, OsDisk, fsync, fsync_directory, is_final
+from headrace.log.disk import LOCK, PRIVATE, TEMPORARY, Disk, OsDisk, fsync, fsync_directory, is_final
 from headrace.log.doctor import DoctorReport, examine
 from headrace.log.journal_port import TornTail
 
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 STAGING = "backup-staging"
 MANIFEST = "backup.json"
 FORMAT = 1
-LOCK = "LOCK"
 LINKABLE = (segment.DIRECTORY, checkpoint.DIRECTORY)
 COPIED = (snapshot.DIRECTORY, journal.DIRECTORY)
 LEFT_OUT = frozenset({LOCK, STAGING, MANIFEST, CACHE, journal.QUARANTINE})

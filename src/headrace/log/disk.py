@@ -23,6 +23,8 @@ from headrace.log.direct import OsSyncedFile
 
 FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """What a write answers when there is no room: nothing is broken, and room may come back."""
+LOCK = "LOCK"
+"""Held by the process that has the directory open, whose number it contains."""
 LOCK_WAIT_S = 5.0
 """So long the lock of a hub that is gone is waited for: the process that sealed for it ends right after it."""
 TEMPORARY = ".tmp"
@@ -260,7 +262,7 @@ class OsDisk:
 def _lock_directory(root: Path) -> int:
     root.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
     _keep_off_standard_descriptors()
-    descriptor = os.open(root / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    descriptor = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     deadline = time.monotonic() + LOCK_WAIT_S
     while True:
         try:

@@ -10,6 +10,7 @@ from headrace.config import Config, Listen, Log, SecuritySection, Tls, User
 from headrace.doctor import network
 from headrace.doctor.finding import Finding
 from headrace.doctor.network import check_ports, check_security, processes_listening
+from headrace.log.disk import OsDisk
 from headrace.security import Security
 
 OFF = dict.fromkeys(Listen().__struct_fields__, "off")
@@ -37,6 +38,19 @@ def test_a_taken_port_names_the_listener_and_who_has_it() -> None:
         assert (ours.level, "held by the hub that runs on this data directory" in ours.text) == ("ok", True)
         assert processes_listening(port) == [os.getpid()]
     assert processes_listening(port) == []
+
+
+def test_a_port_of_another_hub_names_its_data_directory(tmp_path: Path) -> None:
+    """Whoever left out --data learns which hub it is."""
+    disk = OsDisk(tmp_path / "data")
+    try:
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", 0))
+            other.listen()
+            (finding,) = ports(flight=f"127.0.0.1:{other.getsockname()[1]}")
+    finally:
+        disk.close()
+    assert finding.advice.startswith(f"it is a hub with its log in {tmp_path / 'data'}, which `headrace doctor --data ")
 
 
 def test_a_child_that_has_the_sockets_of_the_hub_is_no_stranger() -> None:
