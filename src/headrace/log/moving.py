@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from headrace.errors import BadRequest
 from headrace.log import backup, journal, shared_backup, snapshot, transfer
-from headrace.log.disk import OsDisk, fsync_directory
+from headrace.log.disk import LOCK, OsDisk, fsync_directory
 from headrace.log.doctor import check_blobs
 from headrace.log.journal import FileJournal
 from headrace.log.journal_port import JournalPort
@@ -90,7 +90,7 @@ def into_directory(
             if verify:
                 with _directory(unfinished) as view:
                     compared = transfer.compare(original, view, progress)
-                (unfinished / backup.LOCK).unlink()
+                (unfinished / LOCK).unlink()
             _prove(taken)
         finally:
             taken.close()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import BadRequest
 from headrace.log import backup, transfer
 from headrace.log.backup import BackupInfo
-from headrace.log.disk import OsDisk
+from headrace.log.disk import LOCK, OsDisk
 from headrace.log.state import State
 from headrace.log.store import DirectoryStore, Store
 
@@ -63,5 +63,5 @@ def to_directory(
         transfer.begin(state, store, None)
     finally:
         store.close()
-        (place / backup.LOCK).unlink(missing_ok=True)
+        (place / LOCK).unlink(missing_ok=True)
     return copied
