@@ -154,7 +154,7 @@ def test_patterns_and_lists(hub: ThreadHub, spark: Any, name: str) -> None:
 
 
 def test_a_stream_that_does_not_exist_is_named(hub: ThreadHub, spark: Any, name: str) -> None:
-    with pytest.raises(Exception, match="no such stream: nothing-here"):
+    with pytest.raises(Exception, match="UnknownStream: stream 'nothing-here' does not exist"):
         read(spark, "nothing-here").count()
 
 

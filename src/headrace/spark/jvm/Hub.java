@@ -76,12 +76,16 @@ record Hub(Access access, long waitMs) implements Serializable {
 
     /** Wait before the next attempt. */
     void pause(HubError error) throws IOException {
-      try {
-        Thread.sleep(pauseMs(error));
-      } catch (InterruptedException interrupt) {
-        Thread.currentThread().interrupt();
-        throw new InterruptedIOException("interrupted while waiting for the hub");
-      }
+      sleep(pauseMs(error));
+    }
+  }
+
+  static void sleep(long ms) throws IOException {
+    try {
+      Thread.sleep(ms);
+    } catch (InterruptedException interrupt) {
+      Thread.currentThread().interrupt();
+      throw new InterruptedIOException("interrupted while waiting for the hub");
     }
   }
 

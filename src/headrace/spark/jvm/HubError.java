@@ -24,6 +24,11 @@ final class HubError extends IOException {
     return new HubError("unreachable", text);
   }
 
+  static HubError unknown(String stream) {
+    return new HubError("unknown-stream", "stream '" + stream
+        + "' does not exist; create it first, or list streams to see the names");
+  }
+
   /** Records that were asked for and are gone; `last` is one of them. */
   static HubError lost(String stream, int partition, long first, long last, String why) {
     return new HubError("data-loss", "stream '" + stream + "' partition " + partition + ": indexes " + first + " to "

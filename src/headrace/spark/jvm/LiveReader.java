@@ -1,7 +1,6 @@
 package headrace.spark;
 
 import java.io.IOException;
-import java.io.InterruptedIOException;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
@@ -194,7 +193,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
   private boolean connect(long timeoutMs) throws IOException {
     long waitMs = (retryAtNs - System.nanoTime()) / 1_000_000L;
     if (waitMs > 0) {
-      sleep(Math.min(waitMs, timeoutMs));
+      Hub.sleep(Math.min(waitMs, timeoutMs));
       if (waitMs > timeoutMs) {
         return false;
       }
@@ -210,15 +209,6 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
 
   private void await(HubError error) throws IOException {
     retryAtNs = System.nanoTime() + patience.pauseMs(error) * 1_000_000L;
-  }
-
-  private static void sleep(long ms) throws IOException {
-    try {
-      Thread.sleep(ms);
-    } catch (InterruptedException interrupt) {
-      Thread.currentThread().interrupt();
-      throw new InterruptedIOException("interrupted while waiting for the hub");
-    }
   }
 
   @Override

@@ -20,6 +20,13 @@ final class Losses {
     }
   }
 
+  /** Records that were read and that the hub does not have; the same again. */
+  List<Range> vanished(List<Range> missing) {
+    missing.forEach(range -> lose(range, range.end(), "they were read before, and the stream ends at " + range.start()
+        + " now: the hub has another data directory, or an older copy of its own"));
+    return missing;
+  }
+
   /** The ranges as far as the hub still has them; what is missing is noted. */
   List<Range> clip(List<Range> ranges, List<Hub.Stream> states) {
     Map<String, Hub.Stream> byName = new HashMap<>();

@@ -29,7 +29,7 @@ record Planner(SourceOptions options) {
     if (options.partitions() != null) {
       for (Hub.Stream stream : streams) {
         for (int partition = 0; partition < stream.partitions(); partition++) {
-          if (!options.partitions().contains(partition)) {
+          if (!options.reads(partition)) {
             stream.first()[partition] = 0;
             stream.next()[partition] = 0;
           }
@@ -69,7 +69,7 @@ record Planner(SourceOptions options) {
     missing.removeIf(name -> name.matches(".*[*?\\[].*"));
     missing.removeAll(new HashSet<>(streams.stream().map(Hub.Stream::name).toList()));
     if (!missing.isEmpty()) {
-      throw new IllegalArgumentException("no such stream: " + String.join(", ", missing));
+      throw HubError.unknown(missing.iterator().next());
     }
     List<Range> ranges = new ArrayList<>();
     for (Hub.Stream stream : streams) {

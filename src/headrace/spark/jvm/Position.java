@@ -129,6 +129,32 @@ final class Position extends Offset {
     return ranges;
   }
 
+  /** What lies behind this position, of partitions that are read, and is not at the hub. A start may lie there too. */
+  List<Range> beyond(Collection<Hub.Stream> states, SourceOptions options) {
+    List<Range> missing = new ArrayList<>();
+    for (Hub.Stream state : states) {
+      OfStream at = streams.get(state.name());
+      boolean isKnown = at != null && at.id == state.id();
+      for (int partition = 0; isKnown && partition < Math.min(at.next.length, state.partitions()); partition++) {
+        long end = state.next()[partition];
+        if (options.reads(partition) && at.next[partition] > Math.max(end, at.begin[partition])) {
+          missing.add(new Range(state.name(), partition, end, at.next[partition]));
+        }
+      }
+    }
+    return missing;
+  }
+
+  /** The same, where these ranges begin. */
+  Position back(List<Range> missing) {
+    Map<String, OfStream> at = new TreeMap<>(streams);
+    for (Range range : missing) {
+      at.computeIfPresent(range.stream(), (name, of) -> new OfStream(of.id, of.begin, of.next.clone()));
+      at.get(range.stream()).next[range.partition()] = range.start();
+    }
+    return new Position(json, at);
+  }
+
   /** The streams after the next batch: everything there is, or `recordsMax` records shared out by backlog. */
   static Map<String, OfStream> advanced(Position start, Collection<Hub.Stream> states, long recordsMax, Losses losses) {
     Map<String, OfStream> after = new LinkedHashMap<>(start.streams);

@@ -71,6 +71,11 @@ record SourceOptions(
     return partitions;
   }
 
+  /** Whether a partition is among those asked for. */
+  boolean reads(int partition) {
+    return partitions == null || partitions.contains(partition);
+  }
+
   /** The columns that the option `columns` asks for; all of them without it. */
   static StructType columns(Map<String, String> options) {
     String text = options.get("columns");

@@ -31,6 +31,8 @@ final class StreamScan
     implements MicroBatchStream, SupportsTriggerAvailableNow, SupportsRealTimeMode, ReportsSourceMetrics {
   private static final long SEEN_NS = 1_000_000_000L;
   private static final int LAGS_MAX = 100;
+  private static final int LATE_LOOKS_MAX = 10;
+  private static final long LOOK_MS = 500;
   private final SourceOptions options;
   private final Planner planner;
   private final Wanted wanted;
@@ -40,6 +42,7 @@ final class StreamScan
   private long seenNs;
   private Position planned;
   private Position liveStart;
+  private final List<LiveReader.Start> live = new ArrayList<>();
 
   StreamScan(SourceOptions options, Wanted wanted) {
     this.options = options;
@@ -102,10 +105,8 @@ final class StreamScan
       seen = frozen == null ? planner.streams() : frozen;
       seenNs = System.nanoTime();
       long recordsMax = limit instanceof ReadMaxRows max ? max.maxRows() : -1;
-      Losses losses = new Losses();
       Position from = Position.parse(start.json());
-      Position end = Position.of(Position.advanced(from, seen, recordsMax, losses), options);
-      losses.complain(options.failOnDataLoss());
+      Position end = advanced(from, recordsMax);
       boolean waits = limit instanceof ReadMinRows && frozen == null;
       if (waits && end.since(from).stream().mapToLong(Range::count).sum() < ((ReadMinRows) limit).minRows()) {
         return from;
@@ -113,6 +114,27 @@ final class StreamScan
       planned = end;
       return end;
     });
+  }
+
+  /** Where the next batch from here ends, by what was seen. */
+  private Position advanced(Position start, long recordsMax) throws IOException {
+    Losses losses = new Losses();
+    Position from = start.back(losses.vanished(missing(start)));
+    Position end = Position.of(Position.advanced(from, seen, recordsMax, losses), options);
+    losses.complain(options.failOnDataLoss());
+    return end;
+  }
+
+  /** What was read and the hub does not have. A hub that only answered late will have it in a moment. */
+  private List<Range> missing(Position start) throws IOException {
+    List<Range> missing = start.beyond(seen, options);
+    for (int look = 0; !missing.isEmpty() && look < LATE_LOOKS_MAX; look++) {
+      Hub.sleep(LOOK_MS);
+      seen = planner.streams();
+      frozen = frozen == null ? null : seen;
+      missing = start.beyond(seen, options);
+    }
+    return missing;
   }
 
   @Override
@@ -156,35 +178,40 @@ final class StreamScan
   @Override
   public InputPartition[] planInputPartitions(Offset start) {
     return ask(() -> {
-      Losses losses = new Losses();
-      Position from = Position.parse(start.json());
+      seen = planner.streams();
+      if (seen.isEmpty()) {
+        System.err.println("headrace: there is no stream " + String.join(", ", options.streams())
+            + " yet; the query waits for one");
+      }
+      while (seen.isEmpty()) {  // a batch of nothing would be one that nobody could add to
+        Hub.sleep(LOOK_MS);
+        seen = planner.streams();
+      }
       // Nothing is read yet: this only adds the streams and partitions that came into being.
-      liveStart = Position.of(Position.advanced(from, planner.streams(), 0, losses), options);
-      losses.complain(options.failOnDataLoss());
-      List<InputPartition> partitions = new ArrayList<>();
-      liveStart.streams().forEach((name, at) -> {
-        for (int partition = 0; partition < at.next().length; partition++) {
-          if (options.partitions() == null || options.partitions().contains(partition)) {
-            partitions.add(new LiveReader.Start(name, partition, at.next()[partition]));
+      liveStart = advanced(Position.parse(start.json()), 0);
+      live.clear();
+      for (Hub.Stream stream : seen) {  // and not those that are gone, or not asked for any more
+        long[] next = liveStart.streams().get(stream.name()).next();
+        for (int partition = 0; partition < stream.partitions(); partition++) {
+          if (options.reads(partition)) {
+            live.add(new LiveReader.Start(stream.name(), partition, next[partition]));
           }
         }
-      });
-      return partitions.toArray(new InputPartition[0]);
+      }
+      return live.toArray(new InputPartition[0]);
     });
   }
 
   /** Where the real-time batch that was planned last begins. */
   List<Ranges> starts() {
-    List<Ranges> starts = new ArrayList<>();
-    liveStart.streams().forEach((name, at) -> {
-      Long[] next = new Long[at.next().length];
-      for (int partition = 0; partition < next.length; partition++) {
-        boolean isRead = options.partitions() == null || options.partitions().contains(partition);
-        next[partition] = isRead ? at.next()[partition] : null;
-      }
-      starts.add(new Ranges(options.hub().access().address(), options.cursor(), name, new Long[0], next));
-    });
-    return starts;
+    String hub = options.hub().access().address();
+    Map<String, Long[]> starts = new LinkedHashMap<>();
+    for (LiveReader.Start start : live) {
+      starts.computeIfAbsent(start.stream(), name -> new Long[liveStart.streams().get(name).next().length])
+          [start.partition()] = start.index();
+    }
+    return starts.entrySet().stream()
+        .map(each -> new Ranges(hub, options.cursor(), each.getKey(), new Long[0], each.getValue())).toList();
   }
 
   @Override
@@ -209,8 +236,7 @@ final class StreamScan
         Position.parse(end.json()).streams().forEach((name, at) -> {
           ArrayNode next = positions.putArray(name);
           for (int partition = 0; partition < at.next().length; partition++) {
-            boolean isRead = options.partitions() == null || options.partitions().contains(partition);
-            next.add(isRead ? Long.valueOf(at.next()[partition]) : null);
+            next.add(options.reads(partition) ? Long.valueOf(at.next()[partition]) : null);
           }
         });
         return options.hub().call("spark.move-cursor", request);

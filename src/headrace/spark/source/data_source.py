@@ -7,6 +7,7 @@ processes, with a pickled copy of the reader, so readers keep nothing between ca
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType, _parse_datatype_json_string
 
+from headrace.errors import UnknownStream
 from headrace.log.columns import COLUMNS
 from headrace.log.segment import SegmentRef
 from headrace.spark.errors import DataLoss
@@ -31,6 +33,8 @@ from headrace.spark.source.scan import Piece, Shape, freeze_garbage, scan
 TASKS_PER_CORE = 2
 # A small range is most likely the live tail: asking for files would cost more than reading it over Flight.
 MAPPED_RECORDS_MIN = 1_000
+LATE_LOOKS_MAX = 10
+LATE_LOOK_S = 0.5
 _COLUMN_TYPES = {column.name: column.sql for column in COLUMNS} | {
     "stream": "STRING NOT NULL",
     "partition": "INT NOT NULL",
@@ -196,7 +200,7 @@ class PlainReader(_Source, DataSourceReader):  # type: ignore[misc]
         states = self.states()
         missing = {name for name in self.options.streams if not _is_pattern(name)} - {state.name for state in states}
         if missing:
-            raise ValueError(f"no such stream: {', '.join(sorted(missing))}")
+            raise UnknownStream(min(missing))
         ranges = [asked for state in states for asked in self._ranges(state)]
         kept, losses = offsets.clip(ranges, states)
         self.complain(losses)
@@ -263,16 +267,28 @@ class StreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return ReadAllAvailable()
 
     def latestOffset(self, start: Offset, limit: Any) -> Offset:
-        states = self.states() if self._frozen is None else self._frozen
-        self._seen = states
+        states, missing = self._look(start)
         records_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        positions, losses = offsets.advance(start, states, records_max)
-        self.complain(losses)
+        positions, losses = offsets.advance(offsets.back(start, missing), states, records_max)
+        self.complain([*missing, *losses])
         end = self._offset(positions)
         waits = isinstance(limit, ReadMinRows) and self._frozen is None
         if waits and sum(batch.count for batch in offsets.ranges_between(start, end)) < limit.min_rows:
             return start
         return end
+
+    def _look(self, start: Offset) -> tuple[list[StreamState], list[DataLoss]]:
+        """The streams, and what was read and the hub does not have. If it only answered late, it has it in a moment."""
+        self._seen = self.states() if self._frozen is None else self._frozen
+        missing = offsets.beyond(start, self._seen, self.options.partitions)
+        for _ in range(LATE_LOOKS_MAX):
+            if not missing:
+                break
+            time.sleep(LATE_LOOK_S)
+            self._seen = self.states()
+            self._frozen = None if self._frozen is None else self._seen
+            missing = offsets.beyond(start, self._seen, self.options.partitions)
+        return self._seen, missing
 
     def reportLatestOffset(self) -> Offset:
         # Spark asks right after `latestOffset`; what that saw is new enough to show the lag.

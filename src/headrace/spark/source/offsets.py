@@ -15,7 +15,7 @@ Everything here is a pure function of offsets and stream states.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -140,6 +140,33 @@ def positions_of(offset: Any) -> dict[str, Position]:
 def beginning(state: StreamState, next_: Sequence[int]) -> Position:
     """The position of a query that begins with a stream at these indexes."""
     return Position(state.id, tuple(next_), tuple(next_))
+
+
+def beyond(start: Offset, states: Sequence[StreamState], only: Collection[int] | None) -> list[DataLoss]:
+    """What was read before `start`, in partitions that are read, and is not at the hub. Where a query begins may lie
+    beyond the end of a stream, too: that is no loss."""
+    positions = positions_of(start)
+    losses = []
+    for state in states:
+        known = positions.get(state.name)
+        if known is None or known.id != state.id:
+            continue
+        for partition, ((_, end), begin, at) in enumerate(zip(state.bounds, known.begin, known.next, strict=False)):
+            if at > max(end, begin) and (only is None or partition in only):
+                why = (
+                    f"they were read before, and the stream ends at {end} now: the hub has another data directory, or "
+                    "an older copy of its own"
+                )
+                losses.append(DataLoss(state.name, partition, end, at - 1, why))
+    return losses
+
+
+def back(start: Offset, losses: Sequence[DataLoss]) -> Offset:
+    """The same, where these losses begin."""
+    streams = {name: {**at, "next": list(at["next"])} for name, at in start.get("streams", {}).items()}
+    for loss in losses:
+        streams[loss.stream]["next"][loss.partition] = loss.first
+    return {**start, "streams": streams}
 
 
 def advance(

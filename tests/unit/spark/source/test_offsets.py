@@ -74,6 +74,23 @@ def test_a_hub_that_answers_late_never_moves_a_query_back() -> None:
     assert positions["a"].next == (9,)
 
 
+def test_what_was_read_and_is_not_at_the_hub_any_more() -> None:
+    """As behind an older copy of the hub's data. A partition that is not read has no end."""
+    start = offset("a", 9, 9, 3)
+    older = [state("a", (0, 5), (0, 0), (0, 3)), state("b", (0, 1), id=2)]
+    (loss,) = offsets.beyond(start, older, {0, 2})
+    assert (loss.partition, loss.first, loss.last) == (0, 5, 8)
+    assert offsets.back(start, [loss])["streams"]["a"]["next"] == [5, 9, 3]
+    assert start["streams"]["a"]["next"] == [9, 9, 3]
+    assert [one.partition for one in offsets.beyond(start, older, None)] == [0, 1]
+    assert offsets.beyond(start, [state("a", (0, 5), id=2)], None) == []
+
+
+def test_a_query_may_begin_beyond_the_end_of_a_stream() -> None:
+    start = offsets.make({"a": Position(1, (9,), (9,))}, "c", "hub:1")
+    assert offsets.beyond(start, [state("a", (0, 5))], None) == []
+
+
 def test_clip_names_what_was_trimmed() -> None:
     kept, losses = offsets.clip([Range("a", 0, 2, 9)], [state("a", (5, 20))])
     assert kept == [Range("a", 0, 5, 9)]
