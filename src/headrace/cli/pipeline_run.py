@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import signal
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,10 @@ from headrace.spark.pipelines.definition import Pipeline, load_file, sql_pipelin
 if TYPE_CHECKING:
     from headrace.spark.pipelines.report import Report
     from headrace.spark.pipelines.runner import Runner
+
+
+AGAIN_S = 1.0
+"""Some programs, such as `timeout`, send the same signal twice at once."""
 
 
 def find(text: str, port: Any) -> list[Pipeline]:
@@ -67,8 +72,7 @@ def run_all(pipelines: Sequence[Pipeline], how: RunOptions, trigger: str | None 
     if not how.quiet and not how.as_json:
         notes().print(f"engine: {choose_engine(may_compile=False)}", style="dim")
     runner = Runner(spark, how.port(), home=how.home, on_progress=_printer(how.quiet, how.as_json))
-    ended_well = True  # being told to stop is no failure
-    with _stopping(runner):
+    with stopping(runner):
         for pipeline in pipelines:
             runner.start(with_trigger(pipeline, "available now" if how.once else trigger))
         ended_well = runner.watch()
@@ -87,27 +91,30 @@ def run_all(pipelines: Sequence[Pipeline], how: RunOptions, trigger: str | None 
 
 
 @contextlib.contextmanager
-def _stopping(runner: Runner) -> Iterator[None]:
-    """Ctrl-C and SIGTERM stop the queries after the batch that runs, once; a second Ctrl-C ends at once."""
-    before: dict[int, Any] = {}
+def stopping(runner: Runner) -> Iterator[None]:
+    """Ctrl-C and SIGTERM stop the queries after the batch that runs; another one, a second later or more, ends at once.
 
-    def restore() -> None:
-        while before:
-            signal.signal(*before.popitem())
+    The runner hears of the first between two questions to Spark. An exception in the middle of one would leave its
+    answer unread, for the next question to take for its own.
+    """
+    before: dict[int, Any] = {}
+    asked_s: float | None = None
 
     def stop(number: int, frame: Any) -> None:
-        restore()
-        raise KeyboardInterrupt
+        nonlocal asked_s
+        if asked_s is None:
+            asked_s = time.monotonic()
+            runner.ask_to_stop()
+        elif time.monotonic() - asked_s > AGAIN_S:
+            raise KeyboardInterrupt
 
     if threading.current_thread() is threading.main_thread():
         before |= {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
-    except KeyboardInterrupt:
-        restore()
-        runner.stop()
     finally:
-        restore()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _printer(quiet: bool, as_json: bool) -> Any:
@@ -131,7 +138,10 @@ def _printer(quiet: bool, as_json: bool) -> Any:
 def progress_line(report: Report) -> str:
     """One pipeline in one line."""
     moment = datetime.datetime.now(datetime.UTC).strftime("%H:%M:%S")
-    line = f"{moment}  {report.name}  {report.state}  batch {report.batch}  {report.rows_per_s:,.0f} rows/s"
+    line = f"{moment}  {report.name}  {report.state}"
+    if report.batch < 0:
+        return f"{line}  {report.error or 'no batch yet'}"
+    line += f"  batch {report.batch}  {report.rows_per_s:,.0f} rows/s"
     line += f"  {report.batch_ms:,.0f} ms  lag {report.lag:,}"
     if report.state_rows:
         line += f"  state {report.state_rows:,} rows, {report.state_bytes / 1e6:,.1f} MB"

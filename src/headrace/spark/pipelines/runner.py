@@ -80,6 +80,7 @@ class Runner:
         self._now_s = now_s or time.monotonic
         self._mover = listen(spark)
         self._running: dict[str, RunningPipeline] = {}
+        self._is_asked_to_stop = False
         self.failures: dict[str, Failure] = {}
 
     def start(self, pipeline: Pipeline) -> Any:
@@ -93,9 +94,16 @@ class Runner:
         )
         return started
 
+    def ask_to_stop(self) -> None:
+        """Have `watch` stop everything: for a signal, which may come in the middle of anything."""
+        self._is_asked_to_stop = True
+
     def watch(self) -> bool:
         """Watch until every pipeline has ended; whether all ended well."""
         while self._running:
+            if self._is_asked_to_stop:
+                self.stop()
+                break
             alive = [running for running in self._running.values() if running.query.isActive]
             if alive:
                 # Only the waiting matters: what it raises when the query has failed is looked at below.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headrace.cli import pipeline_run
 from headrace.errors import Unreachable
 from headrace.spark.errors import PipelineError
 from headrace.spark.hub_client import StreamState
@@ -124,6 +126,33 @@ def test_a_stop_is_heard_while_a_query_waits_to_be_started_again(stage: Stage) -
     assert len(stage.started) == 1
     assert stage.hub.reports[-1] == ("p", "stopped")
     assert stage.runner.watch()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_the_queries_and_interrupts_no_call(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Programs such as `timeout` send it twice at once; only a later one ends everything."""
+    monkeypatch.setattr(pipeline_run, "AGAIN_S", 3600.0)
+    handler = signal.getsignal(number)
+    query = stage.runner.start(a_pipeline())
+
+    def wait(seconds: float) -> None:
+        signal.raise_signal(number)
+        signal.raise_signal(number)
+        stage.seen["waited to the end"] = Report("")
+
+    query.awaitTermination = wait
+    with pipeline_run.stopping(stage.runner):
+        assert stage.runner.watch()
+    assert "waited to the end" in stage.seen
+    assert (query.isActive, stage.hub.reports[-1]) == (False, ("p", "stopped"))
+    monkeypatch.setattr(pipeline_run, "AGAIN_S", -1.0)
+    with pipeline_run.stopping(stage.runner):
+        signal.raise_signal(number)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+    assert signal.getsignal(number) == handler
 
 
 def test_a_restart_that_fails_is_tried_again_and_harms_no_other(stage: Stage) -> None:
