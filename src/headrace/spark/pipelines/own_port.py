@@ -33,8 +33,8 @@ def take_own_port() -> None:
     start, default_port = ConnectSession._start_connect_server, DefaultChannelBuilder.default_port
 
     def start_server(master: str, options: dict[str, Any]) -> None:
-        options[PORT] = given_settings().get(PORT, ANY_PORT)
-        start(master, options)
+        # Not among the options themselves: the client offers those to the server once more, which refuses a port.
+        start(master, {**options, PORT: given_settings().get(PORT, ANY_PORT)})
 
     def port() -> int:
         served = SparkSession._instantiatedSession

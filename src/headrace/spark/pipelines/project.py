@@ -136,6 +136,7 @@ def settings_for(spec: Path, engine: Engine, access: Access, given: Mapping[str,
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={home / 'catalog'};create=true",
         "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         f"{DEFAULTS}.hub": access.address,
     }
     own = f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()} -Dderby.stream.error.file={os.devnull}"
