@@ -178,6 +178,17 @@ def started(runs: list[Run]) -> Iterator[None]:
         for run in runs:
             if run.query is not None:
                 run.query.stop()
+        wait_for_slots()
+
+
+def wait_for_slots() -> None:
+    """The task of a query that is stopped lives a moment longer, and Spark refuses the next query for want of slots."""
+    from pyspark import SparkContext
+
+    tracker = SparkContext.getOrCreate()._jsc.sc().statusTracker()
+    deadline = time.monotonic() + DRAIN_S
+    while any(one.numRunningTasks() for one in tracker.getExecutorInfos()) and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def show(run: Run) -> None:

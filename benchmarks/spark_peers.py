@@ -34,6 +34,8 @@ Look = Callable[[int], None]
 """Hears, after each sending, how many records were sent ever."""
 Seen = list[tuple[float, float]]
 """When a result could be read, and how old its record was by then, in ms."""
+PARTS = 2
+"""One partition of a topic is one task unless Spark is told to cut it: as many as there are cores."""
 CONNECTOR = kafka_brokers.POM.parents[1] / "spark_kafka" / "pom.xml"
 ASYNC_PROGRESS = "spark.sql.streaming.realTimeMode.asyncProgressTrackingByDefault.enabled"
 
@@ -131,19 +133,19 @@ class KafkaPeer:
         writer.options(**self._options(topic=topic)).save()
 
     def frame(self, topic: str, payload: bool) -> Any:
-        # One topic partition is one task unless Spark is told to cut it: as many as there are cores.
-        options = self._options(subscribe=topic, minPartitions="2")
+        options = self._options(subscribe=topic, minPartitions=PARTS)
         loaded = self.spark.read.format("kafka").options(**options).load()
         return loaded.select("value") if payload else loaded
 
-    def live_frame(self, topic: str, payload: bool, **options: str) -> Any:
-        options = self._options(subscribe=topic, startingOffsets="earliest", **options)
+    def live_frame(self, topic: str, payload: bool, parts: int = PARTS) -> Any:
+        options = self._options(subscribe=topic, startingOffsets="earliest", minPartitions=parts)
         loaded = self.spark.readStream.format("kafka").options(**options).load()
         return loaded.select("value") if payload else loaded
 
     def start(self, name: str, transform: Transform, trigger: str) -> Any:
         live = real_time(trigger)
-        frame = self.live_frame(f"{name}.in", payload=False).selectExpr("value AS payload", "timestamp AS time")
+        records = self.live_frame(f"{name}.in", payload=False, parts=1)
+        frame = records.selectExpr("value AS payload", "timestamp AS time")
         writer = transform(frame).selectExpr("payload AS value").writeStream.format("kafka")
         writer = writer.options(**self._options(topic=f"{name}.out", **self.sink_options)).outputMode(
             "update" if live else "append"
