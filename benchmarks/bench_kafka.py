@@ -64,15 +64,22 @@ def _record() -> bytes:
 
 
 BATCHES = [[_record() for _ in range(BATCH)] for _ in range(POOL)]
-"""As compressible as such records are: lz4 leaves two thirds. None comes twice in what is compressed together."""
+"""As compressible as such records are: lz4 leaves two thirds, zstd two fifths. None comes twice in what is compressed
+together."""
 FILE_STORE = "kafka, file store"
-WARM_UP = 2
+WARM_UP = 4
 """Rounds that do not count: brokers that have just started spend a third of their time compiling."""
+WARM_UP_S = 1.5
+"""Of each turn in them."""
 SINGLES = 200
 BATCHINGS = [
-    {"linger.ms": linger, "batch.size": 1_000_000, "batch.num.messages": 100_000, "compression.type": compression}
+    {"linger.ms": linger, "batch.size": 1_000_000, "batch.num.messages": 100_000, **compression}
     for linger in (5, 50)
-    for compression in ("none", "lz4")
+    for compression in (
+        {"compression.type": "none"},
+        {"compression.type": "lz4"},
+        {"compression.type": "zstd", "compression.level": 1},  # as hubs do it
+    )
 ]
 PLAIN = "plain producer"
 """Idempotent: it stores nothing twice, and in order."""
@@ -146,10 +153,12 @@ async def hub_singles_us(hub: Hub, stream: str) -> list[float]:
     return times
 
 
-async def stored_rate(hub: Hub, rates: dict[str, list[float]], counts: dict[str, float], name: str) -> float:
+async def stored_rate(
+    hub: Hub, rates: dict[str, list[float]], counts: dict[str, float], name: str, seconds: float
+) -> float:
     """Records a second; `rates` get those until all is stored, too, and `counts` how many it were."""
     began = time.perf_counter()
-    rate, count = await append(hub, "s", cycle(BATCHES), SECONDS_EACH)
+    rate, count = await append(hub, "s", cycle(BATCHES), seconds)
     stored_at, stored = time.perf_counter(), -1
     while (now := sum(segment.bytes for segment in hub.segments("s"))) != stored or time.perf_counter() < stored_at + 1:
         if now != stored:
@@ -254,18 +263,19 @@ async def measure(directory: Path, servers: str, rounds: int, brokers: Brokers |
     async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.to_thread(function, *arguments)
 
-    turns: dict[str, Callable[[], Awaitable[float]]] = {
-        **{
-            name: lambda batching=batching: in_thread(plain_rate, servers, f"{prefix}.plain", batching, SECONDS_EACH)  # type: ignore[misc]
-            for name, batching in best.items()
-        },
-        **{name: lambda hub=hub, name=name: stored_rate(hub, rates, count_of, name) for name, hub in hubs.items()},  # type: ignore[misc]
-    }
+    def plainly(batching: dict[str, Any]) -> Callable[[float], Awaitable[float]]:
+        return lambda seconds: in_thread(plain_rate, servers, f"{prefix}.plain", batching, seconds)
+
+    def stored(name: str, hub: Hub) -> Callable[[float], Awaitable[float]]:
+        return lambda seconds: stored_rate(hub, rates, count_of, name, seconds)
+
+    turns = {name: plainly(batching) for name, batching in best.items()}
+    turns |= {name: stored(name, hub) for name, hub in hubs.items()}
     work: dict[str, list[Cpu]] = {}
     for round in range(1 - WARM_UP, rounds + 1):
         for name, turn in turns.items():
             before, began = Cpu.now(brokers), time.perf_counter()
-            rate = await turn()
+            rate = await turn(WARM_UP_S if round < 1 else SECONDS_EACH)
             rates.setdefault(name, []).append(rate)
             records = count_of.pop(name, rate * (time.perf_counter() - began))
             work.setdefault(name, []).append(Cpu.now(brokers).per_million(before, records))

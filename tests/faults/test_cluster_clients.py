@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 from faults import immortal_kills, test_flight_kill, test_futoin_kill, test_ockam_kill, test_perper_kill
+from interop import test_ambrosia_described
 from kafka_brokers import Brokers
 from support.cluster import FailoverHub
+from support.until import wait_until
 
 import headrace
 from headrace.protocols.wallaroo.client import Connector
@@ -82,6 +84,23 @@ def test_immortals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fire, "kill_one", lambda: fire.kill(victims[fire.kills.total()]))
     assert fire.run(len(victims), minutes=5) == []
     assert fire.kills.total() == len(victims)
+    assert FailoverHub.clusters[tmp_path].epoch() >= 3, "two takeovers"
+
+
+@pytest.mark.node
+def test_immortals_in_node(tmp_path: Path) -> None:
+    """Programs that know the description of AMBROSIA's protocol only, while the owner is killed twice."""
+    calls = 20_000
+    settings = test_ambrosia_described.immortals()
+    hub = FailoverHub(tmp_path, *settings, only=("flight",))
+    hub.start()
+    with test_ambrosia_described.running(tmp_path, settings, calls) as programs:
+        for reached in (calls // 4, calls // 2):
+            with headrace.connect(hub.addresses["flight"]) as client:
+                wait_until(lambda: client.bounds(test_ambrosia_described.LOG).next > reached, "calls are logged", 120)  # noqa: B023
+            hub.kill()
+            hub.start()
+        test_ambrosia_described.check(programs.results(), calls, lives=3)
     assert FailoverHub.clusters[tmp_path].epoch() >= 3, "two takeovers"
 
 

@@ -55,8 +55,9 @@ class Kafka(Section, frozen=True):
         bool, Meta(description="A new owner waits `lease_s`, so that no two hubs ever answer for a cell")
     ] = False
     compression: Annotated[
-        Literal["none", "gzip", "snappy", "lz4", "zstd"], Meta(description="Compression of messages, by the client")
-    ] = "lz4"
+        Literal["none", "gzip", "snappy", "lz4", "zstd"],
+        Meta(description="Compression of what the hub sends to Kafka, by the hub; small commits are not compressed"),
+    ] = "zstd"
     commits_max: Annotated[
         Count, Meta(description="Commits under way at once; 1 waits for each before the next is sent")
     ] = 5

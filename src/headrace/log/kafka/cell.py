@@ -62,6 +62,7 @@ def open_cell(
         timeout_s=settings.kafka.timeout_s,
         piece_bytes_max=settings.journal_file_bytes,
         commits_max=settings.kafka.commits_max,
+        compression=settings.kafka.compression,
         cuts=store.is_shared,
         free_bytes=disk.free_bytes,
         turn=turn,
@@ -116,7 +117,7 @@ def _cache(disk: Disk) -> Disk:
 
 def _remote(settings: KafkaSettings, kafka: KafkaPort, cell: int, *, marks: bool, is_known: bool) -> Store:
     if settings.store == IN_KAFKA:
-        return TopicStore(kafka, blobs_topic(settings), cell, settings.timeout_s)
+        return TopicStore(kafka, blobs_topic(settings), cell, settings.timeout_s, settings.compression)
     store = open_uri(settings.store, str(cell))
     journal = kafka.topic(journal_topic(settings))
     if journal is not None:

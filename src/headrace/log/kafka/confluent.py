@@ -82,6 +82,7 @@ partition on their way, and while one waits behind them its thread asks the sock
 FIXED_PRODUCER: dict[str, Any] = {
     "acks": "all",
     "enable.idempotence": True,
+    "compression.type": "none",  # hubs do it, inside their messages (`packing.py`)
     "enable.gapless.guarantee": True,  # what is sent behind a message that was not stored must not be stored either
     "max.in.flight.requests.per.connection": 5,
     "linger.ms": 0,
@@ -106,7 +107,7 @@ WITHOUT_WAITING: dict[str, Any] = {
     "fetch.message.max.bytes": 500_000,  # a broker sends a larger message whole; nobody asked for what stands behind it
     "queued.max.messages.kbytes": 16_384,
 }
-FIXED = FIXED_PRODUCER.keys() | FIXED_CONSUMER.keys() | {"bootstrap.servers", "compression.type", "group.id"}
+FIXED = FIXED_PRODUCER.keys() | FIXED_CONSUMER.keys() | {"bootstrap.servers", "group.id"}
 
 
 class _Outgoing(NamedTuple):
@@ -302,7 +303,6 @@ class ConfluentKafka(KafkaPort):
         self._refusal = ""
         """Why a broker did not let this hub in, the last time; empty before it has happened."""
         self._base["error_cb"] = self._noticed
-        self._producing = {**FIXED_PRODUCER, "compression.type": settings.compression}
         # A consumer that is in no group asks for the coordinator of one all the same: of one that hubs have rights to.
         self._group = {"group.id": hubs_group(settings)}
         self._asking: confluent_kafka.Consumer | None = None
@@ -318,7 +318,7 @@ class ConfluentKafka(KafkaPort):
             self._refusal = error.str()
 
     def producer(self, topic: str) -> Producer:
-        return _Producer({**self._base, **self._producing}, topic)
+        return _Producer({**self._base, **FIXED_PRODUCER}, topic)
 
     def consumer(self, topic: str, partition: int, offset: int, *, waits: bool = True) -> Consumer:
         config = {**self._base, **FIXED_CONSUMER, **self._group, **({} if waits else WITHOUT_WAITING)}

@@ -89,6 +89,7 @@ class KafkaJournal(JournalPort):
         timeout_s: float = 120,
         piece_bytes_max: int = 64 * 1024 * 1024,
         commits_max: int = 5,
+        compression: str = "none",
         claims: bool = True,
         cuts: bool = True,
         free_bytes: Callable[[], int] = lambda: 2**62,
@@ -105,6 +106,7 @@ class KafkaJournal(JournalPort):
         self._claim = claim
         self._timeout_s = timeout_s
         self._piece_bytes_max = piece_bytes_max
+        self._compression = compression
         self._claims = claims
         self._cuts = cuts
         self._free_bytes = free_bytes
@@ -296,7 +298,7 @@ class KafkaJournal(JournalPort):
         if self._failure is not None:
             raise self._failure
         assert self._producer is not None
-        values = commit_messages(self.epoch, self.next_sequence, frames)
+        values = commit_messages(self.epoch, self.next_sequence, frames, compression=self._compression)
         deadline = time.monotonic() + self._timeout_s
         flight = _Flight(self.next_sequence, len(frames), frames_bytes(frames), len(values), deadline)
         self._flying.append(flight)

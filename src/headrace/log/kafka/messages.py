@@ -3,7 +3,7 @@
 All integers are little endian.
 
     message := magic "HRK1"
-               kind:u8                  1 claim, 2 commit, 3 leave
+               kind:u8                  1 claim, 2 commit, 3 leave, 4 commit with a packed body
                zero:u8
                part:u16  parts:u16      this message's place in its commit, and how many the commit has
                zero:u16
@@ -13,6 +13,7 @@ All integers are little endian.
                crc:u32                  CRC-32C of the body
                body
     body    := a piece of the commit's frames, joined | MessagePack of `Claim` | nothing
+               | a piece of the commit's frames, packed (`packing.py`)
 """
 
 from __future__ import annotations
@@ -29,17 +30,21 @@ from google_crc32c import value as crc32c
 
 from headrace.log.frame import EncodedFrame
 from headrace.log.journal_port import Unrecoverable
+from headrace.log.kafka.packing import BadPacking, pack, unpack
 
 MAGIC = b"HRK1"
 HEAD = struct.Struct("<4sBBHHHQQII")
 BODY_BYTES_MAX = 900_000
-"""Of one message: with its head, and in a batch of the client's, it stays below every limit that brokers have."""
+"""Of one message, before it is packed: with its head, and in a batch of the client's, it stays below every limit that
+brokers have."""
 
 
 class Kind(IntEnum):
     CLAIM = 1
     COMMIT = 2
     LEAVE = 3
+    PACKED = 4
+    """A commit, too. Only on the way: whoever decodes it gets a commit."""
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -92,6 +97,11 @@ def decode(value: bytes | None, offset: int) -> Message | None:
             f"the message at offset {offset} of the journal is of kind {kind}, which this version does not know: use "
             "a newer one"
         )
+    if kind == Kind.PACKED:
+        try:
+            kind, body = Kind.COMMIT, unpack(body)
+        except BadPacking as error:
+            raise Unrecoverable(f"the message at offset {offset} of the journal cannot be unpacked: {error}") from error
     return Message(Kind(kind), part, parts, epoch, sequence, frames, body)
 
 
@@ -104,12 +114,20 @@ def leave_message(epoch: int, sequence: int) -> bytes:
 
 
 def commit_messages(
-    epoch: int, sequence: int, frames: Sequence[EncodedFrame], body_bytes_max: int = BODY_BYTES_MAX
+    epoch: int,
+    sequence: int,
+    frames: Sequence[EncodedFrame],
+    body_bytes_max: int = BODY_BYTES_MAX,
+    compression: str = "none",
 ) -> list[bytes]:
     """A commit as messages; one without frames' bytes is one message, too."""
+    values = []
     bodies = _cut(chain.from_iterable(frames), body_bytes_max)
-    parts = len(bodies)
-    return [_encode(Kind.COMMIT, part, parts, epoch, sequence, len(frames), body) for part, body in enumerate(bodies)]
+    for part, body in enumerate(bodies):
+        packed = None if compression == "none" else pack(b"".join(body), compression)
+        kind, pieces = (Kind.COMMIT, body) if packed is None else (Kind.PACKED, [packed])
+        values.append(_encode(kind, part, len(bodies), epoch, sequence, len(frames), pieces))
+    return values
 
 
 def _cut(pieces: Iterable[bytes], size_max: int) -> list[list[bytes]]:

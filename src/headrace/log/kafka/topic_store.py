@@ -3,7 +3,8 @@
 A blob is cut into parts of at most `PART_BYTES`. All of a cell's are in its partition.
 
     key   := cell "/" name "/" part number
-    value := "HRB1" part:u32 is_last:u32 crc:u32 data         little endian, CRC-32C of the data; no value: removed
+    value := magic part:u32 is_last:u32 crc:u32 data         little endian, CRC-32C of the data; no value: removed
+    magic := "HRB1" | "HRB2": the data is packed (`packing.py`)
 
 Compaction keeps offsets, so the stamp of a name says where to read: from the offset of its first part to that of its
 last. What others wrote in between is passed over. A bare name is looked for in the whole partition: that is for people
@@ -33,12 +34,14 @@ from headrace.log.kafka.client import (
     Received,
     UnknownTopic,
 )
+from headrace.log.kafka.packing import BadPacking, pack, unpack
 from headrace.log.spool import SpooledBlob
 from headrace.log.stamp import Stamp, split, stamped
 from headrace.log.store import QUARANTINE, BlobDamaged, Store
 
 What = TypeVar("What")
 MAGIC = b"HRB1"
+PACKED = b"HRB2"
 HEADER = struct.Struct("<4sIII")
 PART_BYTES = 900_000
 AHEAD_MAX = 16
@@ -75,11 +78,14 @@ class _Sent:
 class TopicStore(Store):
     """The blobs of one cell. Any thread may use it. It does not own the connection."""
 
-    def __init__(self, kafka: KafkaPort, topic: str, cell: int, timeout_s: float = 120) -> None:
+    def __init__(
+        self, kafka: KafkaPort, topic: str, cell: int, timeout_s: float = 120, compression: str = "none"
+    ) -> None:
         self._kafka = kafka
         self._topic = topic
         self._cell = cell
         self._timeout_s = timeout_s
+        self._compression = compression
         self._producer: Producer | None = None
         self._sending = threading.Lock()
         self._given_up = threading.Event()
@@ -124,7 +130,9 @@ class TopicStore(Store):
         crc = size = parts = 0
         with self._sending:
             for data, is_last in _parts(chunks):
-                value = HEADER.pack(MAGIC, parts, is_last, crc32c(data)) + data
+                packed = pack(data, self._compression)
+                magic, body = (MAGIC, data) if packed is None else (PACKED, packed)
+                value = HEADER.pack(magic, parts, is_last, crc32c(body)) + body
                 self._send(sent, _key(self._cell, name, parts), value, AHEAD_MAX)
                 crc = crc32c_extend(crc, data)
                 size += len(data)
@@ -248,12 +256,19 @@ class TopicStore(Store):
         name, number = found
         if received.value is None:
             return _Part(name, number, False, None, received.offset)
-        if received.value[: len(MAGIC)] != MAGIC or len(received.value) < HEADER.size:
+        magic = received.value[: len(MAGIC)]
+        if magic not in (MAGIC, PACKED) or len(received.value) < HEADER.size:
             return None
         _, _, is_last, crc = HEADER.unpack_from(received.value)
         data = received.value[HEADER.size :]
+        what = f"part {number} of {name} at offset {received.offset} of {self._topic}"
         if crc32c(data) != crc:
-            raise BlobDamaged(f"part {number} of {name} at offset {received.offset} of {self._topic} is damaged")
+            raise BlobDamaged(f"{what} is damaged")
+        if magic == PACKED:
+            try:
+                data = unpack(data)
+            except BadPacking as error:
+                raise BlobDamaged(f"{what} cannot be unpacked: {error}") from error
         return _Part(name, number, bool(is_last), data, received.offset)
 
     def _name_of(self, received: Received) -> tuple[str, int] | None:

@@ -36,6 +36,7 @@ class WholeCell:
             new_claim(self._clock),
             timeout_s=self._settings.kafka.timeout_s,
             piece_bytes_max=self._settings.journal_file_bytes,
+            compression=self._settings.kafka.compression,
             claims=claims,
         )
 

@@ -21,6 +21,7 @@ from headrace.log import ops
 from headrace.log.batch import Batch
 from headrace.log.disk import OsDisk
 from headrace.log.journal_port import Unrecoverable
+from headrace.log.kafka import packing
 from headrace.log.kafka.cell import open_cell
 from headrace.log.kafka.client import Received
 from headrace.log.kafka.topics import create_missing
@@ -52,6 +53,11 @@ class Cluster:
     @property
     def cut(self) -> int:
         return self.kafka.bounds("headrace.journal", 0)[0]
+
+
+@pytest.fixture(autouse=True)
+def nearly_all_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "WORTH_BYTES", 60)
 
 
 @pytest.fixture(params=["kafka", "file"])
@@ -162,6 +168,36 @@ def test_a_journal_that_begins_with_a_claim_is_refused(cluster: Cluster) -> None
     cluster.kafka.delete_records("headrace.journal", 0, high + 1)
     with pytest.raises(Unrecoverable):
         cluster.open()
+
+
+def test_a_journal_that_brokers_have_deleted_early() -> None:
+    """Wherever they stopped: what a snapshot has seen is there, records that only the journal had are named as lost,
+    and without a snapshot for what was deleted no hub opens the log."""
+    refused = named = whole = 0
+    for cut in itertools.count():
+        cluster = Cluster()
+        log = filled(cluster)
+        fill(log, "s", 30, 200)
+        low, high = cluster.kafka.bounds("headrace.journal", 0)
+        if low + cut > high:
+            break
+        cluster.kafka.delete_records("headrace.journal", 0, low + cut)
+        try:
+            after = cluster.open()
+        except Unrecoverable:
+            refused += 1
+            continue
+        assert not refused, "less was deleted before, and it was refused"
+        lost = {index for found in after.recovered.damage for index in range(found.first, found.last + 1)}
+        whole, named = whole + (not lost), named + bool(lost)
+        assert after.bounds("s") == (0, 230), "no index is used twice"
+        assert (after.table_get("t", b"k"), after.producers("s")) == (b"180", {"p": 229})
+        assert len(after.trouble()) == bool(lost)
+        for index, payload in enumerate(expected(0, 230)):
+            if index not in lost:
+                assert after.read("s", index, limit=1).column("payload").to_pylist() == [payload]
+        fill(after, "s", 20, 230)
+    assert min(refused, named, whole) > 0
 
 
 def test_a_cell_is_moved_checked_and_moved_back(cluster: Cluster, tmp_path: Path) -> None:
