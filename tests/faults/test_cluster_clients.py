@@ -90,12 +90,12 @@ def test_immortals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.node
 def test_immortals_in_node(tmp_path: Path) -> None:
     """Programs that know the description of AMBROSIA's protocol only, while the owner is killed twice."""
-    calls = 20_000
+    calls = 10_000
     settings = test_ambrosia_described.immortals()
     hub = FailoverHub(tmp_path, *settings, only=("flight",))
     hub.start()
     with test_ambrosia_described.running(tmp_path, settings, calls) as programs:
-        for reached in (calls // 4, calls // 2):
+        for reached in (calls // 20, calls // 10):
             with headrace.connect(hub.addresses["flight"]) as client:
                 wait_until(lambda: client.bounds(test_ambrosia_described.LOG).next > reached, "calls are logged", 120)  # noqa: B023
             hub.kill()
