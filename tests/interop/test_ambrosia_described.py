@@ -35,7 +35,7 @@ def immortals() -> tuple[str, ...]:
     ports = (
         f"ambrosia.immortals.{key}=127.0.0.1:{port}" for key, port in zip(keys, free_ports(len(keys)), strict=True)
     )
-    return (*ports, *(f"ambrosia.immortals.{name}.checkpoint_log_bytes=16KiB" for name in NAMES))
+    return (*ports, *(f"ambrosia.immortals.{name}.checkpoint_log_bytes=2KiB" for name in NAMES))
 
 
 class Programs:
