@@ -75,12 +75,6 @@ BUGS = {
         "            self._disk.sync_dir(DIRECTORY)\n        except OSError:",
         "        except OSError:",
     ),
-    "a spare is renamed before its head is written": Bug(
-        "log/journal.py",
-        "            file.write_at(0, [head, struct.pack",
-        "            self._disk.rename(made, path) if made != path else None\n"
-        "            made = path\n            file.write_at(0, [head, struct.pack",
-    ),
     "the journal is cut behind records that are not sealed": Bug(
         "log/maintenance.py", "needed = min(sequences[0], log.state.needed_sequence)", "needed = sequences[-1]"
     ),
@@ -112,6 +106,11 @@ BUGS = {
         "log/retention.py",
         "        lowest = min(min(cursors.values()), partition.next)\n",
         "        lowest = partition.next\n",
+        (
+            "log/commit.py",
+            "min(before, self._state.peek_lowest_cursor(partition.stream_id, op.partition, before))",
+            "before",
+        ),
     ),
     "a stream that is made again begins at 0": Bug(
         "log/commit.py",
@@ -147,6 +146,14 @@ BUGS = {
         "            results = await self._hub.transact(ops)\n",
         "            results = await self._hub.transact(ops[:-1])\n            await self._hub.transact(ops[-1:])\n",
     ),
+    "acknowledgements do not wait for the pipeline": Bug(
+        "hub/hub.py", "            if stored is not None and stored >= next_index:\n", "            if True:\n"
+    ),
+    "a signature is not checked": Bug(
+        "protocols/futoin/credentials.py",
+        "            return mac.verify(tried, claim.algorithm, message, claim.signature) and key is not None\n",
+        "            return True\n",
+    ),
     # Protocols
     "a binding may link before its streams are there": Bug(
         "protocols/ambrosia/coordinator/coordinator.py",
@@ -179,6 +186,16 @@ BUGS = {
     ),
     "a damaged item of a stream looks absent": Bug(
         "protocols/perper/streams.py", "            raise damage\n", "            pass\n"
+    ),
+    "an execution that is over is announced once more": Bug(
+        "protocols/perper/fabric/executions.py",
+        "        if wanted and execution not in self._announced:\n",
+        "        if wanted:\n",
+    ),
+    "items go that a listener still needs": Bug(
+        "protocols/perper/state.py",
+        "            removed = await cache.trim_below(min(positions))\n",
+        "            removed = await cache.trim_below(max(positions) + 3)\n",
     ),
     "an execution is given to two workers": Bug(
         "protocols/perper/fabric/executions.py",

@@ -410,6 +410,24 @@ def test_a_spare_whose_name_was_not_durable_when_the_process_died_is_safe_to_tak
         assert kinds <= {GoodFrame}, seed
 
 
+def test_a_spare_that_has_its_new_name_before_its_head_costs_no_frame() -> None:
+    """The head is written first all the same. What the file held before has another salt than its new name says, so a
+    process that dies between the two leaves a torn end, and never old frames."""
+    memory = MemoryDisk()
+    made = write(memory, [12, 1], file_bytes_max=700)
+    made.cut_behind(12)
+    memory.rename(made.spares[0], journal.file_name(made.next_sequence, journal.random_salt()))
+    kinds = [type(found) for found in scan(memory, made.next_sequence)]
+    assert kinds == [GoodFrame, TornTail]
+    again = FileJournal(memory, 700, 1)
+    for found in again.read(None):
+        if isinstance(found, TornTail):
+            again.set_aside(found)
+    again.open()
+    again.write([again.frame(0, b"", BODY)])
+    assert sequences(memory) == [12, 13]
+
+
 def test_files_that_went_do_not_come_back() -> None:
     disk = MemoryDisk()
     made = write(disk, [2] * 4, file_bytes_max=100, spares_max=0)

@@ -19,14 +19,17 @@ from headrace.log.clock import SystemClock
 from headrace.log.directory import open_directory
 from headrace.log.disk import OsDisk
 from headrace.testing.disk import MemoryDisk
-from headrace.testing.world.book import Book
+from headrace.testing.world.book import Book, place_of
+from headrace.testing.world.judge import exists
 
 TAIL_BYTES = 4096
 
 
 def damage(disk: MemoryDisk, chance: random.Random) -> str:
     """Do something to the files of a hub that has stopped; what, in words."""
-    harm: Callable[[MemoryDisk, random.Random], str] = chance.choice([_tail, _newest, _anywhere, _sealed])
+    harm: Callable[[MemoryDisk, random.Random], str] = chance.choice(
+        [_tail, _newest, _anywhere, _sealed, _widely, _widely]
+    )
     return harm(disk, chance)
 
 
@@ -62,6 +65,18 @@ def _sealed(disk: MemoryDisk, chance: random.Random) -> str:
         return _anywhere(disk, chance)
     some = chance.sample(sealed, chance.randint(1, min(4, len(sealed))))
     return "; ".join(_flip(disk, path, chance.randrange(disk.size(path)), chance) for path in some)
+
+
+def _widely(disk: MemoryDisk, chance: random.Random) -> str:
+    """Some bits of every file of one stream, or of the journal: what was written together is damaged together."""
+    folders = sorted({path.rpartition("/")[0] for path in disk.paths() if path.startswith(f"{segment.DIRECTORY}/")})
+    folder = chance.choice([journal.DIRECTORY, *folders])
+    some = [path for path in disk.paths() if path.startswith(f"{folder}/") and disk.read(path).strip(b"\0")]
+    for path in some:
+        used = len(disk.read(path).rstrip(b"\0"))
+        for _ in range(chance.choice([1, 3])):
+            _flip(disk, path, chance.randrange(used), chance)
+    return f"some bits of all {len(some)} files in {folder} flipped"
 
 
 def _flip(disk: MemoryDisk, path: str, at: int, chance: random.Random) -> str:
@@ -100,9 +115,10 @@ async def _indexes_are_new(hub: Hub, book: Book) -> AsyncIterator[str]:
         known = [index for each in book.written if each.stream == stream for index in each.acked.values()]
         known += [index for seen_in, index in book.seen if seen_in == stream]
         highest = max((index for index in known if index is not None), default=-1)
-        if hub.has_stream(stream):
+        if exists(hub, stream):
+            name, partition = place_of(stream)
             try:
-                first = (await hub.append(stream, Batch.one(b"new"))).first
+                first = (await hub.append(name, Batch.one(b"new"), partition=partition)).first
             except HeadraceError as error:
                 yield f"{stream} takes no more records: {error}"
                 continue

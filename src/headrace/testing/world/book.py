@@ -5,6 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+PARTITION = ";partition="
+
+
+def place_of(name: str) -> tuple[str, int]:
+    """Stream and partition: `parts;partition=2` is one of a stream's, as FutoIn and Perper call it."""
+    stream, _, partition = name.partition(PARTITION)
+    return stream, int(partition or 0)
+
 
 class Written(NamedTuple):
     """What one producer did to one stream. Its records are numbered from 0: `name:number`."""
@@ -70,6 +78,8 @@ class Book:
         """Stream → first index that a trim has left, at most."""
         self.retained: set[str] = set()
         """Streams of which retention may take what no cursor needs."""
+        self.processed: dict[str, int] = {}
+        """Streams whose records are acknowledged when a pipeline has passed them → how far it may have come."""
         self.wrong: list[str] = Found(tell)
         """What a client itself found wrong."""
         self.checks: list[Callable[[], str]] = []

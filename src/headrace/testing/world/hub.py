@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import functools
 import gc
 import hashlib
@@ -35,7 +36,7 @@ from headrace.testing.world.sealer import WorldSealer
 from headrace.testing.world.world import World
 
 TINY = ("log.disk_reserve_bytes=0", "log.maintenance_interval_s=1")
-SIZES: dict[str, Sequence[float]] = {
+SIZES: dict[str, Sequence[object]] = {
     "log.commit_bytes_max": (2000, 20000),
     "log.journal_file_bytes": (5000, 30000),
     "log.journal_bytes_max": (40000, 90000),
@@ -45,15 +46,38 @@ SIZES: dict[str, Sequence[float]] = {
     "log.seal_apart_bytes": (0, 500, 3000),
     "log.merge_segments_min": (2, 3, 8),
     "log.open_segments_max": (1, 4),
+    "log.compact_bytes_min": (0, 3000, 4_000_000),
+    "log.journal_spares_max": (1, 3),
+    "log.queue_bytes_max": (30_000, 64_000_000),
 }
-"""A log that seals, rolls, merges and takes snapshots all the time: each seed has one of these."""
+"""A log that seals, rolls, merges, compacts and takes snapshots all the time: each seed has one of these."""
+BOUNDS: dict[str, Sequence[object]] = {
+    "futoin.group_events_max": (1, 5, 1000),
+    "futoin.push_window": (1, 2, 5),
+    "http.keep_alive_s": (1, 30),
+    "limits.message_s": (2, 30),
+    "ockam.pull_records_max": (3, 10_000),
+    "ockam.unconfirmed_pushes_max": (8, 100_000),
+    "ockam.unknown_index": ("zero", "none"),
+    "ockam.waiting_requests_max": (1, 1024),
+    "perper.missing_stream": ("fail", "wait"),
+    "perper.recent_bytes_max": (0, 2000, 32_000_000),
+    "perper.requests_max": (2, 10_000),
+    "wallaroo.in_flight_bytes_max": (500, 8_000_000),
+    "wallaroo.open_wait_s": (0, 1),
+    "wallaroo.window_credits": (3, 500),
+}
+"""Of the protocols: where much is under way, what is not taken waits at the peer."""
+DELIVERIES = ("bare", "batch", "counted")
 KAFKA_S = 5
 """So long a broker may say nothing before the log takes it for a failure."""
 KAFKA = ("log.backend=kafka", "log.kafka.servers=fake:9092", f"log.kafka.timeout_s={KAFKA_S}")
 IMMORTALS = ("ping", "pong")
 """Those that the settings name."""
-REGISTERED = ("clerk",)
+REGISTERED = ("clerk", "tills")
 """Those that somebody registers."""
+GUEST_KEY = b"a key of the world"
+"""With which a guest may sign its messages."""
 FAREWELL_S = 2
 """So long after that somebody who was removed and says nothing is cut off."""
 TOLD_S = 1.0
@@ -63,6 +87,8 @@ TEMPTED = 0.08
 END_S = 15.0
 """So long a process may take to end when its log has failed."""
 LISTENERS = ("wallaroo", "ockam", "ignite", "fabric", "http")
+CBOR = "ockam in CBOR"
+"""The listener of Ockam's newer framing."""
 
 
 @functools.cache
@@ -127,6 +153,7 @@ class HubProcess:
         self.exit: str = ""
         """How the last life ended by itself; empty while it lasts."""
         self.ports = {name: world.network.free_port() for name in LISTENERS}
+        self.ports[CBOR] = world.network.free_port()
         names = (*IMMORTALS, *REGISTERED)
         self.immortal_ports = {name: (world.network.free_port(), world.network.free_port()) for name in names}
         immortals = [
@@ -134,19 +161,29 @@ class HubProcess:
             for name in IMMORTALS
             for way, port in zip(("receive", "send"), self.immortal_ports[name], strict=True)
         ]
-        immortals += [f"ambrosia.immortals.{name}.checkpoint_log_bytes=4000" for name in IMMORTALS]
-        listen = [f"listen.{name}=127.0.0.1:{port}" for name, port in self.ports.items()]
+        chance = world.random
+        for name in IMMORTALS:
+            options = {
+                "checkpoint_log_bytes": 4000,
+                "checkpoints_kept": chance.randint(0, 2),
+                "delivery": chance.choice(DELIVERIES),
+                "standby": chance.choice(["true", "false"]),
+            }
+            immortals += [f"ambrosia.immortals.{name}.{option}={value}" for option, value in options.items()]
+        listen = [f"listen.{name}={self.address(name)}" for name in LISTENERS]
         data = f"log.data={world.folder / 'data'}"
         flags = (
             "listen.flight=off",
+            f"ockam.cbor_listen={self.address(CBOR)}",
             "futoin.insecure=true",
+            f"futoin.mac_keys.guest={base64.b64encode(GUEST_KEY).decode()}",
             "security.anonymous=admin",
             f"security.farewell_s={FAREWELL_S}",
             data,
             *listen,
             *immortals,
             *TINY,
-            *(f"{key}={world.random.choice(values)}" for key, values in SIZES.items()),
+            *(f"{key}={world.random.choice(values)}" for key, values in (SIZES | BOUNDS).items()),
             *settings,
         )
         self.loaded = load(environment={}, flags=(*flags, *(KAFKA if on_kafka else ())))

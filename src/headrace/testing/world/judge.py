@@ -15,7 +15,7 @@ from headrace.protocols.perper.ignite.binary import encode_string
 from headrace.protocols.perper.ignite.client import IgniteClient
 from headrace.testing.world.actors.actor import plain, soon
 from headrace.testing.world.actors.caches import ACCOUNTS, GET, MONEY, NAMES, NULL, account_key, encode_key, number_of
-from headrace.testing.world.book import Book, Register, Written, told
+from headrace.testing.world.book import Book, Register, Written, place_of, told
 
 READ = 10_000
 
@@ -47,7 +47,7 @@ class Judge:
         if not self._is_damaged:
             wrong += [f"damage where nobody did any: {finding.text}" for finding in hub._log.damage()]
         names = {name for each in book.written for name in (each.stream, *each.elsewhere)}
-        stored = {name: await self._read(name) for name in sorted(names) if hub.has_stream(name)}
+        stored = {name: await self._read(name) for name in sorted(names) if exists(hub, name)}
         for name, each in stored.items():
             wrong += self._stream(name, each)
         for written in book.written:
@@ -59,12 +59,13 @@ class Judge:
         return wrong
 
     async def _read(self, stream: str) -> Stored:
-        bounds = self._hub.bounds(stream)
+        name, partition = place_of(stream)
+        bounds = self._hub.bounds(name, partition)
         found = Stored({}, set(), [], bounds.first, bounds.next)
         at = bounds.first
         while at < bounds.next:
             try:
-                records = await self._hub.read(stream, at, limit=READ)
+                records = await self._hub.read(name, at, partition=partition, limit=READ)
             except Damaged as damage:
                 found.damaged.update(range(damage.first, damage.last + 1))
                 at = damage.last + 1
@@ -165,11 +166,20 @@ class Judge:
 
     def _cursors(self) -> Iterator[str]:
         for (cursor, stream), least in self._book.cursors.items():
-            found = self._hub.cursor(cursor, stream) if self._hub.has_stream(stream) else None
+            name, partition = place_of(stream)
+            found = self._hub.cursor(cursor, name, partition) if exists(self._hub, stream) else None
             if (found is None or found < least) and not self._lost_frames:
                 yield f"cursor {cursor} in {stream} was at {least} and is at {found}"
-            elif found is not None and self._hub.bounds(stream).first > max(found, self._book.trimmed.get(stream, 0)):
+            elif found is not None and self._hub.bounds(name, partition).first > max(
+                found, self._book.trimmed.get(stream, 0)
+            ):
                 yield f"{stream} begins behind cursor {cursor}, which still needs {found}"
+
+
+def exists(hub: Hub, name: str) -> bool:
+    """A stream, or a partition of one."""
+    stream, partition = place_of(name)
+    return hub.has_stream(stream) and partition < hub.stream(stream).partitions
 
 
 def _lost_frames(hub: Hub) -> bool:

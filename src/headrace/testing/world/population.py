@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from headrace.testing.world.actors.actor import Actor
-from headrace.testing.world.actors.agents import agents
+from headrace.testing.world.actors.browser import Browser
 from headrace.testing.world.actors.caches import Bank, IgniteCounter, IgniteWriter, Librarian, Mapper, TableWriter
-from headrace.testing.world.actors.consumers import CursorReader, FutoinPoller, FutoinReceiver, OckamConsumer, Reader
+from headrace.testing.world.actors.consumers import (
+    CursorReader,
+    FutoinPoller,
+    FutoinReceiver,
+    OckamConsumer,
+    Pipeline,
+    Reader,
+)
+from headrace.testing.world.actors.fabric import company
+from headrace.testing.world.actors.futoin import FutoinPoster, HttpPoller, LiveReceiver, Replaced
 from headrace.testing.world.actors.immortals import ClerkActor, Customer, ImmortalActor, StandIn
+from headrace.testing.world.actors.keeper import Keeper
 from headrace.testing.world.actors.people import Gatekeeper, Guest, Operator, Vandal
 from headrace.testing.world.actors.prober import Prober
 from headrace.testing.world.actors.producers import (
@@ -16,13 +26,23 @@ from headrace.testing.world.actors.producers import (
     SdkProducer,
     WallarooProducer,
 )
+from headrace.testing.world.actors.shop import Shop
 from headrace.testing.world.actors.spark import Checkpoint, SparkDriver
+from headrace.testing.world.actors.tills import tills
 from headrace.testing.world.book import Book
 from headrace.testing.world.hub import HubProcess
 from headrace.testing.world.world import World
 
-PRODUCERS: tuple[type[Producer], ...] = (WallarooProducer, OckamProducer, FutoinProducer, SdkProducer)
-READERS: tuple[type[Reader], ...] = (OckamConsumer, FutoinPoller, FutoinReceiver, CursorReader)
+PRODUCERS: tuple[type[Producer], ...] = (
+    *(WallarooProducer, OckamProducer, FutoinProducer, SdkProducer),
+    *(FutoinPoster, Shop),
+)
+READERS: tuple[type[Reader], ...] = (
+    *(OckamConsumer, FutoinPoller, FutoinReceiver, CursorReader),
+    *(HttpPoller, LiveReceiver, Replaced),
+)
+IN_PARTITIONS: tuple[type[Producer], ...] = (OckamProducer, SdkProducer)
+IN_PIPELINES: tuple[type[Producer], ...] = (OckamProducer, FutoinProducer, SdkProducer, FutoinPoster)
 
 
 def population(world: World, hub: HubProcess, book: Book) -> list[Actor]:
@@ -35,10 +55,16 @@ def population(world: World, hub: HubProcess, book: Book) -> list[Actor]:
         for number in range(chance.choice([0, 0, 1, 2]))
     ]
     actors: list[Actor] = [*producers]
+    if chance.random() < 0.3:
+        actors += _in_partitions(hub, book, count, pace_s)
+    if chance.random() < 0.3:
+        actors += _in_a_pipeline(hub, book, count // 2, pace_s)
     if chance.random() < 0.4:
         actors += [IgniteWriter(number, hub, book, count) for number in range(chance.randint(1, 2))]
     if chance.random() < 0.3:
         actors.append(Mapper(0, hub, book, count))
+    if chance.random() < 0.3:
+        actors.append(Keeper(0, hub, book, count))
     if chance.random() < 0.3:
         actors += [IgniteCounter(number, hub, book, count // 3) for number in range(2)]
     if chance.random() < 0.3:
@@ -48,10 +74,12 @@ def population(world: World, hub: HubProcess, book: Book) -> list[Actor]:
     if chance.random() < 0.3:
         actors.append(Librarian(0, hub, book, count))
     if chance.random() < 0.3:
-        actors += agents(hub, book, count)
-    actors += [reader(0, hub, book, chance.choice(streams)) for reader in READERS if chance.random() < 0.4]
+        actors += company(hub, book, count)
+    actors += [reader(0, hub, book, chance.choice(streams)) for reader in READERS if chance.random() < 0.3]
     if chance.random() < 0.3:
         actors.append(Vandal(0, hub, book))
+    if chance.random() < 0.3:
+        actors.append(Browser(0, hub, book))
     operators = [Operator(0, hub, book, streams)] if chance.random() < 0.5 else []
     if chance.random() < 0.3 and not any(operator.trims for operator in operators):  # no query survives a trim
         checkpoint, stream = Checkpoint(), chance.choice(streams)
@@ -71,4 +99,32 @@ def population(world: World, hub: HubProcess, book: Book) -> list[Actor]:
         clerk = ClerkActor(0, hub, book)
         actors.append(clerk)
         actors += [Customer(0, hub, book, clerk) for _ in range(chance.randint(0, 1))]
+    if chance.random() < 0.25:
+        actors += tills(hub, book)
     return actors
+
+
+def _in_partitions(hub: HubProcess, book: Book, count: int, pace_s: float) -> list[Actor]:
+    """A stream with several partitions, each with its writers and readers."""
+    chance = hub.world.random
+    places = [f"parts;partition={number}" for number in range(chance.randint(1, 3))]
+    producers = [
+        chance.choice(IN_PARTITIONS)(number + 10, hub, book, place, count, pace_s)
+        for number, place in enumerate(places)
+    ]
+    readers = [
+        chance.choice((OckamConsumer, CursorReader))(number + 10, hub, book, chance.choice(places))
+        for number in range(2)
+    ]
+    return [*producers, *readers]
+
+
+def _in_a_pipeline(hub: HubProcess, book: Book, count: int, pace_s: float) -> list[Actor]:
+    """A stream whose records are acknowledged when they are processed."""
+    chance = hub.world.random
+    pipeline = Pipeline(0, hub, book, "jobs")
+    kinds = chance.sample(IN_PIPELINES, chance.randint(1, 2))
+    producers = [kind(number + 20, hub, book, "jobs", count, pace_s) for number, kind in enumerate(kinds)]
+    for producer in producers:
+        producer.begins_after = pipeline
+    return [pipeline, *producers]

@@ -8,10 +8,11 @@ import asyncio
 import base64
 import json
 from collections.abc import Awaitable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from headrace.protocols.ockam.client import Dial, connect
 from headrace.testing.world.book import Book
-from headrace.testing.world.hub import HubProcess
+from headrace.testing.world.hub import CBOR, HubProcess
 from headrace.testing.world.scheduler import Machine
 
 T = TypeVar("T")
@@ -44,6 +45,9 @@ class Actor:
         self.random = self.world.random
         self.book = book
         self.is_done = False
+        self.is_ready = True
+        """Others that need it first may begin."""
+        self.begins_after: Actor | None = None
         self.machine: Machine | None = None
 
     def start(self) -> None:
@@ -55,6 +59,8 @@ class Actor:
             self.world.kill(self.machine)
 
     async def _live(self) -> None:
+        while self.begins_after is not None and not self.begins_after.is_ready:
+            await self.retry()
         await self.work()
         self.is_done = True
         self.world.tell(self.name, "done")
@@ -65,11 +71,18 @@ class Actor:
     def port(self, listener: str) -> int:
         return self.hub.ports[listener]
 
+    def ockam_dial(self) -> Dial:
+        """How Ockam's clients come in: by one of both framings."""
+        if self.random.random() < 0.5:
+            return lambda: connect(self.hub.address("ockam"))
+        return lambda: connect(self.hub.address(CBOR), framing="cbor")
+
     async def retry(self) -> None:
         await asyncio.sleep(RETRY_S * self.random.uniform(0.5, 2))
 
-    async def verb(self, verb: str, /, *, signed: tuple[str, str] | None = None, **body: Any) -> Any:
-        """A verb of the hub over HTTP: the SDK, the command line and Spark use the same ones. Raises `Refused`."""
+    async def verb(self, verb: str, /, *, signed: str = "", **body: Any) -> Any:
+        """A verb of the hub over HTTP: the SDK, the command line and Spark use the same ones. Raises `Refused`.
+        `signed` is the header that says who asks."""
         return await asyncio.wait_for(call_verb(self.port("http"), verb, signed, body), ANSWER_S)
 
 
@@ -81,39 +94,58 @@ class Watcher(Actor):
         self.is_done = True
 
     async def _live(self) -> None:
+        while self.begins_after is not None and not self.begins_after.is_ready:
+            await self.retry()
         while True:
             await self.work()
             await self.retry()
 
 
-async def call_verb(port: int, name: str, user: tuple[str, str] | None, body: dict[str, object]) -> Any:
-    """One request on a connection of its own."""
+class Answered(NamedTuple):
+    """An answer over HTTP."""
+
+    status: int
+    head: str
+    body: bytes
+
+
+async def ask_http(port: int, method: str, path: str, body: bytes = b"", **headers: str) -> Answered:
+    """One request on a connection of its own. Raises `EOFError` when the connection ends before the answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        data = json.dumps(body).encode()
-        head = [f"POST /api/v1/{name} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json"]
-        if user is not None:
-            head.append(f"Authorization: Basic {base64.b64encode(':'.join(user).encode()).decode()}")
-        head += [f"Content-Length: {len(data)}", "Connection: close", "", ""]
-        writer.write("\r\n".join(head).encode() + data)
+        named = {"host": "127.0.0.1", "content-length": str(len(body)), "connection": "close"}
+        head = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in (named | headers).items())]
+        writer.write("\r\n".join([*head, "", ""]).encode() + body)
         answer = await reader.read(-1)
     except BaseException:
         writer.transport.abort()  # or it would be done later, when nobody counts on it any more
         raise
     writer.close()
-    status, _, rest = answer.partition(b"\r\n")
-    head_end = rest.find(b"\r\n\r\n")
-    if not status or head_end < 0:
+    told, separator, rest = answer.partition(b"\r\n\r\n")
+    if not separator:
         raise EOFError("the connection ended before the answer")
-    code = int(status.split()[1])
+    status, _, more = told.decode("latin-1").partition("\r\n")
+    return Answered(int(status.split()[1]), more.lower(), rest)
+
+
+async def call_verb(port: int, name: str, authorization: str, body: dict[str, object]) -> Any:
+    """One verb; raises `Refused`."""
+    shown = {"authorization": authorization} if authorization else {}
+    headers = {"content-type": "application/json", **shown}
+    answer = await ask_http(port, "POST", f"/api/v1/{name}", json.dumps(body).encode(), **headers)
     try:
-        decoded = json.loads(rest[head_end + 4 :] or b"null")
+        decoded = json.loads(answer.body or b"null")
     except ValueError as error:
         raise EOFError("the connection ended in the middle of the answer") from error
-    if code != 200:
+    if answer.status != 200:
         detail = (decoded if isinstance(decoded, dict) else {}).get("error", {})
-        raise Refused(code, detail.get("code", ""), detail.get("message", ""))
+        raise Refused(answer.status, detail.get("code", ""), detail.get("message", ""))
     return decoded
+
+
+def basic(user: str, secret: str) -> str:
+    """A user and a password as HTTP takes them."""
+    return f"Basic {encoded(f'{user}:{secret}'.encode())}"
 
 
 async def soon(awaited: Awaitable[T]) -> T:

@@ -113,15 +113,26 @@ class Caller(IgniteActor):
         self.count = count
         self.next = 0
         self.finished: set[str] = set()
-        """As their workers were answered."""
+        """Those that a worker wants to finish."""
+        self.over: set[str] = set()
+        """Those of which a worker was told that they are."""
+        self.stored = ""
+        """The last that was stored for sure."""
+        self.count_sent = 0
 
     def has_ended(self) -> bool:
         return self.next >= self.count
 
+    @property
+    def count_stored(self) -> int:
+        return self.next + (self.stored == f"{self.name}/{self.next}")
+
     async def step(self, client: IgniteClient) -> None:
         name = f"{self.name}/{self.next}"
+        self.count_sent = self.next + 1
         asked = write_execution(Execution(AGENT, "", "delegate", False))
         await soon(client.request(PUT_IF_ABSENT, encode_string(name), asked, cache=EXECUTIONS))
+        self.stored = name
         with contextlib.suppress(RpcError):
             async with connected(self) as (fabric, _):
                 await soon(fabric.call(FINISHED, {"execution": name}))
@@ -154,7 +165,7 @@ class AgentWorker(Watcher):
 
     def _given(self, name: str, fabric: FabricClient) -> None:
         holder = self.holders.get(name)
-        if holder is not None and holder[0] is not self and self._is_connected(holder[1]):
+        if holder is not None and holder[0] is not self and is_connected(self.hub, holder[1]):
             self.book.wrong.append(f"{name} was given to {self.name} while {holder[0].name} had it")
         self.holders[name] = self, fabric
         self.world.tell(self.name, f"given {name}")
@@ -167,15 +178,17 @@ class AgentWorker(Watcher):
         finished = write_execution(Execution(AGENT, "", "delegate", True))
         self.caller.finished.add(name)
         await soon(client.request(PUT, encode_string(name), finished, cache=EXECUTIONS))
+        self.caller.over.add(name)
         self.holders.pop(name, None)
         self.world.tell(self.name, f"finished {name}")
         call.send({"reserveNext": 1})
 
-    def _is_connected(self, client: FabricClient) -> bool:
-        """With the hub that serves now, and on both sides: one that has not heard of an end yet is right to wait."""
-        here = cast(Transport, client._transport)
-        is_open = not any(end.is_closing() or end.loop.machine.is_dead for end in (here, here.peer))
-        return is_open and here.peer.loop.machine is self.hub.machine
+
+def is_connected(hub: HubProcess, client: FabricClient) -> bool:
+    """With the hub that serves now, and on both sides: one that has not heard of an end yet is right to wait."""
+    here = cast(Transport, client._transport)
+    is_open = not any(end.is_closing() or end.loop.machine.is_dead for end in (here, here.peer))
+    return is_open and here.peer.loop.machine is hub.machine
 
 
 def agents(hub: HubProcess, book: Book, count: int) -> list[Actor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from headrace.protocols.perper.errors import PeerError
@@ -29,6 +29,7 @@ IN_TRANSACTION = 2
 ACCOUNTS = 4
 MONEY = 1000
 OPENED = encode_string("opened")
+Step = Callable[[IgniteClient, list[bytes]], Awaitable[None]]
 
 
 class IgniteActor(Actor):
@@ -39,7 +40,7 @@ class IgniteActor(Actor):
     async def work(self) -> None:
         while not self.has_ended():
             with contextlib.suppress(PeerError, *LOST):
-                client = await soon(IgniteClient.connect("127.0.0.1", self.port("ignite")))
+                client = await self.connected()
                 try:
                     await self.prepare(client)
                     while not self.has_ended():
@@ -48,6 +49,9 @@ class IgniteActor(Actor):
                 finally:
                     client._transport.abort()  # what was not answered must not be done later, behind something newer
             await self.retry()
+
+    async def connected(self) -> IgniteClient:
+        return await soon(IgniteClient.connect("127.0.0.1", self.port("ignite")))
 
     def has_ended(self) -> bool:
         raise NotImplementedError
@@ -96,11 +100,12 @@ class Mapper(IgniteActor):
 
     def __init__(self, number: int, hub: HubProcess, book: Book, count: int) -> None:
         super().__init__(number, hub, book)
-        self.cache = f"map-{number}"
+        self.cache = f"{self.name}-cache"
         self.left = count
         self.registers = {encode_string(f"k{key}"): Register(self.cache, f"k{key}", {NULL}) for key in range(6)}
         book.registers += self.registers.values()
-        self.steps = [self._put_all, self._remove, self._swap, self._take, self._get_all, self._scan, self._count]
+        self.steps: list[Step] = [self._put_all, self._remove, self._swap, self._take]
+        self.steps += [self._get_all, self._scan, self._count]
 
     def has_ended(self) -> bool:
         return self.left <= 0

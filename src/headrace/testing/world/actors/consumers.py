@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import json
+from typing import Any
 
 from headrace.protocols.futoin.client import Client as FutoinClient
 from headrace.protocols.futoin.client import Event, Receiver
@@ -13,7 +14,7 @@ from headrace.protocols.futoin.codec import Coding
 from headrace.protocols.ockam.client import Consumer
 from headrace.testing.world.actors.actor import LOST, Refused, Watcher, plain, soon
 from headrace.testing.world.actors.producers import QUIET
-from headrace.testing.world.book import Book
+from headrace.testing.world.book import Book, place_of
 from headrace.testing.world.hub import HubProcess
 
 REFUSED = 0.1
@@ -36,7 +37,8 @@ class OckamConsumer(Reader):
 
     async def work(self) -> None:
         with contextlib.suppress(Exception):
-            consumer = Consumer(self.hub.address("ockam"), self.stream, client_id=self.name, limit=50, idle_s=0.5)
+            name, partition = place_of(self.stream)
+            consumer = Consumer(self.ockam_dial(), name, partition=partition, client_id=self.name, limit=50, idle_s=0.5)
             async with consumer:
                 is_first = True
                 async for delivery in consumer:
@@ -127,37 +129,77 @@ class CursorReader(Reader):
         self.saved: int | None = None
         """Where the cursor stands at least: so far it was answered."""
         self.pace_s = self.random.choice([0.3, 5.0, 20.0])
+        name, partition = place_of(stream)
+        self.place: dict[str, Any] = {"stream": name, "partition": partition}
 
     async def work(self) -> None:
         with contextlib.suppress(Refused, *LOST):
             at = await self._position()
             while True:
                 at = await self._read_from(at)
-                saved = await self.verb("cursor.save", cursor=self.name, stream=self.stream, index=at)
-                if saved["index"] < at:
-                    self.book.wrong.append(f"{self.name}: the cursor was moved to {at} and stands at {saved['index']}")
-                self.saved = self.book.cursors[self.name, self.stream] = max(at, self.saved or 0)
+                await self._save(at)
                 if at and self.random.random() < 0.2:  # an older one that was on its way for long
-                    back = self.random.randrange(at)
-                    await self.verb("cursor.save", cursor=self.name, stream=self.stream, index=back)
+                    await self._ask_to_save(self.random.randrange(at))
                     at = await self._position()
                 await asyncio.sleep(self.random.uniform(0, self.pace_s))
 
+    async def _save(self, at: int) -> None:
+        saved = await self._ask_to_save(at)
+        if saved < at:
+            self.book.wrong.append(f"{self.name}: the cursor was moved to {at} and stands at {saved}")
+        self.saved = self.book.cursors[self.name, self.stream] = max(at, self.saved or 0)
+
+    async def _ask_to_save(self, index: int) -> int:
+        return int((await self.verb("cursor.save", cursor=self.name, **self.place, index=index))["index"])
+
     async def _position(self) -> int:
-        found: int | None = (await self.verb("cursor.get", cursor=self.name, stream=self.stream))["index"]
+        found: int | None = (await self.verb("cursor.get", cursor=self.name, **self.place))["index"]
         if self.saved is not None and (found is None or found < self.saved):
             self.book.wrong.append(f"{self.name}: the cursor was at {self.saved} and is at {found}: it went back")
         if found is None:  # from here on retention has to keep what comes
-            await self.verb("cursor.save", cursor=self.name, stream=self.stream, index=0)
-            found = self.saved = int((await self.verb("stream.bounds", stream=self.stream))[0]["first"])
+            await self._ask_to_save(0)
+            found = self.saved = int((await self.verb("stream.bounds", **self.place))[0]["first"])
         return found
 
     async def _read_from(self, at: int) -> int:
-        page = await self.verb("stream.read", stream=self.stream, start=at, limit=50, text=True)
+        page = await self.verb("stream.read", **self.place, start=at, limit=50, text=True)
         for record in page["records"]:
             index = int(record["index"])
             if index != at and index > self.book.trimmed.get(self.stream, 0):
                 self.book.wrong.append(f"{self.name} needs {self.stream}/{at}, and was given {index}")
             self.book.saw(self.stream, index, plain(record["text"].encode()))
             at = index + 1
+        if page["records"] and self.random.random() < 0.1:
+            await self._look_up(page["records"])
         return at
+
+    async def _look_up(self, records: list[dict[str, Any]]) -> None:
+        """The first record of a time: none before it is as late."""
+        times = {int(record["index"]): int(record["time_us"]) for record in records}
+        index = self.random.choice(sorted(times))
+        found = int((await self.verb("stream.index-at-time", **self.place, time_us=times[index]))["index"])
+        if found > index or times.get(found - 1, times[index] - 1) >= times[index]:
+            self.book.wrong.append(f"{self.name} asked for the time of {self.stream}/{index} and was told {found}")
+
+
+class Pipeline(CursorReader):
+    """What its stream's acknowledgements hang on: a record is acknowledged when this has passed it."""
+
+    kind = "pipeline"
+
+    def __init__(self, number: int, hub: HubProcess, book: Book, stream: str) -> None:
+        super().__init__(number, hub, book, stream)
+        self.is_ready = False
+        self.pace_s = self.random.choice([0.2, 2.0])
+
+    async def work(self) -> None:
+        with contextlib.suppress(Refused, *LOST):
+            while not self.is_ready:
+                await self.verb("stream.create", stream=self.stream, options={"ack": f"processed:{self.name}"})
+                self.book.processed[self.stream] = 0
+                self.is_ready = True
+            await super().work()
+
+    async def _ask_to_save(self, index: int) -> int:
+        self.book.processed[self.stream] = max(self.book.processed[self.stream], index)
+        return await super()._ask_to_save(index)

@@ -7,12 +7,17 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.errors import HeadraceError
+from headrace.protocols.futoin.client import Credentials, Signer
 from headrace.protocols.perper.errors import PeerError
+from headrace.protocols.perper.fabric.client import FabricClient, RpcError
 from headrace.protocols.perper.ignite.binary import encode_string
 from headrace.protocols.perper.ignite.client import IgniteClient
-from headrace.testing.world.actors.actor import LOST, Refused, Watcher, encoded, soon
+from headrace.protocols.wallaroo.client import Connector
+from headrace.testing.world.actors.actor import LOST, Refused, Watcher, basic, encoded, soon
+from headrace.testing.world.actors.futoin import NotDone, post
 from headrace.testing.world.book import Book
-from headrace.testing.world.hub import FAREWELL_S, HubProcess
+from headrace.testing.world.hub import FAREWELL_S, GUEST_KEY, HubProcess
 
 LOOKS = (
     *("stream.list", "table.list", "cursor.list", "session.list", "checkpoint.list", "dead.list", "user.list"),
@@ -143,12 +148,15 @@ class Gatekeeper(Watcher):
         self.stays = False
         """The guest is still known, and may do less."""
         self.has_added = False
+        self.token = ""
+        """With which the guest may come, too."""
 
     async def work(self) -> None:
         with contextlib.suppress(Refused, *LOST):
             self.removed_s, self.stays = None, False
             await self.verb("user.add", user="guest", secret=PASSWORD, roles=["writer"])
             self.has_added = True
+            self.token = (await self.verb("user.token", user="guest"))["token"]
             await asyncio.sleep(self.random.uniform(1, 10))
             if self.random.random() < 0.5:
                 await self.verb("user.remove", user="guest")
@@ -182,8 +190,9 @@ class Guest(Watcher):
     async def work(self) -> None:
         if not self._gatekeeper.has_added:  # a hub that never had users lets in whoever comes
             return
-        with contextlib.suppress(PeerError, Refused, *LOST):
-            await self.random.choice([self._by_ignite, self._by_verbs, self._in_silence])()
+        with contextlib.suppress(PeerError, RpcError, Refused, NotDone, HeadraceError, *LOST):
+            ways = [self._by_ignite, self._by_verbs, self._by_futoin, self._by_fabric, self._by_wallaroo]
+            await self.random.choice([*ways, self._in_silence])()
 
     async def _in_silence(self) -> None:
         """Sign in, and say nothing more: nobody refuses what is not asked."""
@@ -193,7 +202,8 @@ class Guest(Watcher):
         await soon(client.close())
 
     async def _by_verbs(self) -> None:
-        signed = ("guest", PASSWORD)
+        token = self._gatekeeper.token
+        signed = f"Bearer {token}" if token and self.random.random() < 0.5 else basic("guest", PASSWORD)
         while True:
             table = self.random.choice(RESERVED)
             with contextlib.suppress(Refused):
@@ -218,6 +228,46 @@ class Guest(Watcher):
                 await soon(client.request(1001, encode_string("x"), encode_string("y"), cache=cache))
                 self.book.wrong.append(f"{self.name} wrote to {cache}, the hub's own")
             await asyncio.sleep(self.random.uniform(0.1, 1))
+
+    async def _by_futoin(self) -> None:
+        add, event = "futoin.evt.gen:1.1:addEvent", {"type": "EVENT", "data": "x"}
+        credentials: Credentials = self.random.choice([f"guest:{PASSWORD}", Signer("guest", GUEST_KEY)])
+        with contextlib.suppress(NotDone):
+            await post(self, "guests", add, event, credentials=Signer("guest", GUEST_KEY[:-1]))
+            self.book.wrong.append(f"{self.name} wrote with a wrong signature")
+        while True:
+            began = self._began()
+            await post(self, "guests", add, event, credentials=credentials)
+            self._wrote(*began)
+            await asyncio.sleep(self.random.uniform(0.1, 1))
+
+    async def _by_fabric(self) -> None:
+        """A worker's call is open for as long as the guest may have it."""
+        client = await soon(FabricClient.connect("127.0.0.1", self.port("fabric")))
+        try:
+            signed = [("authorization", basic("guest", PASSWORD))]
+            began = self._began()
+            asked = {"reserveNext": 1, "workGroup": "guests", "filter": {"agent": "guests"}}
+            call = client.start("/perper.Fabric/ReservedExecutions", asked, end=False, metadata=signed)
+            async with asyncio.timeout(self.random.uniform(5, 30)):
+                await call.next()
+                self._wrote(*began)
+                await call.next()
+        finally:
+            client._transport.abort()
+
+    async def _by_wallaroo(self) -> None:
+        cookie = self._gatekeeper.token
+        if cookie:
+            address = self.hub.address("wallaroo")
+            async with Connector(address, attempts_max=2, cookie=cookie, instance="guest") as connector:
+                stream = await soon(connector.stream("guests"))
+                while True:
+                    began = self._began()
+                    await soon(stream.send(b"x"))
+                    await soon(stream.flush())
+                    self._wrote(*began)
+                    await asyncio.sleep(self.random.uniform(0.1, 1))
 
     def _began(self) -> tuple[float | None, float]:
         return self._gatekeeper.removed_s, self.world.now_s

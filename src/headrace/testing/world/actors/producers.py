@@ -14,7 +14,7 @@ from headrace.protocols.wallaroo import naming
 from headrace.protocols.wallaroo.client import DIALECTS, Connector
 from headrace.protocols.wallaroo.client_session import Item
 from headrace.testing.world.actors.actor import LOST, Actor, Refused, encoded, soon
-from headrace.testing.world.book import Book
+from headrace.testing.world.book import Book, place_of
 from headrace.testing.world.hub import HubProcess
 
 QUIET: dict[str, Any] = {"ping_interval": None, "proxy": None}
@@ -45,6 +45,10 @@ class Producer(Actor):
 
     def told(self, numbers: range, where: object) -> None:
         """The hub has acknowledged some records."""
+        passed = self.book.processed.get(self.stream)
+        late = max((index for number in numbers if (index := self.written.acked[number]) is not None), default=-1)
+        if passed is not None and late >= passed:
+            self.book.wrong.append(f"{self.name} is told of index {late}, and the pipeline is at {passed} at most")
         self.world.tell(self.name, f"records {numbers.start} to {numbers.stop - 1} are acknowledged{where}")
 
     async def rest(self) -> None:
@@ -111,7 +115,8 @@ class OckamProducer(Producer):
     async def work(self) -> None:
         while self.next < self.count:
             try:
-                async with Publisher(self.hub.address("ockam"), self.stream) as publisher:
+                name, partition = place_of(self.stream)
+                async with Publisher(self.ockam_dial(), name, partition=partition) as publisher:
                     while self.next < self.count:
                         numbers = range(self.next, min(self.count, self.next + self.random.randint(1, 8)))
                         self.written.sent.update(numbers)
@@ -162,13 +167,19 @@ class SdkProducer(Producer):
     async def work(self) -> None:
         while self.next < self.count:
             with contextlib.suppress(Refused, *LOST):
-                await self.verb("stream.create", stream=self.stream)
+                await self._open()
                 while self.next < self.count:
                     await self._send_next()
                     if self.random.random() < REPEATED:
                         await self._repeat()
                     await self.rest()
             await self.retry()
+
+    async def _open(self) -> None:
+        name, partition = place_of(self.stream)
+        await self.verb("stream.create", stream=name, partitions=partition + 1)
+        if partition:
+            await self.verb("stream.grow", stream=name, partitions=partition + 1)
 
     async def _send_next(self) -> None:
         if not self.batches or self.batches[-1].stop == self.next:
@@ -192,7 +203,13 @@ class SdkProducer(Producer):
 
     async def _append(self, sequence: int) -> dict[str, int]:
         records = [{"text": self.record(number).decode(), **self._more(number)} for number in self.batches[sequence]]
+        stream, partition = place_of(self.stream)
         answer: dict[str, int] = await self.verb(
-            "stream.append", stream=self.stream, records=records, producer=self.name, sequence=sequence
+            "stream.append",
+            stream=stream,
+            partition=partition,
+            records=records,
+            producer=self.name,
+            sequence=sequence,
         )
         return answer
