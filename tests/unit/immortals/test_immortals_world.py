@@ -345,6 +345,46 @@ def test_each_key_has_its_own_state_and_order() -> None:
     assert bob == (3, ["begin 1", "end 1", "begin 2", "end 2"])
 
 
+def test_calls_of_one_key_that_came_meanwhile_are_processed_in_their_order() -> None:
+    """Also those that need not wait themselves: each lets the next one begin."""
+
+    def scenario(world: World) -> Any:
+        world.add(Account, "accounts")
+        alice = world.immortal("accounts", key="alice")
+        deposit = alice.start("deposit", 5)
+        numbers = [alice.start("note", f"{number}") for number in range(3)]
+        assert world.result(deposit) == 5
+        alice.note("last")
+        for number in numbers:
+            world.result(number)
+        return alice.seen()[1]
+
+    assert survives(scenario) == ["begin 5", "end 5", *(f"alice {note}" for note in (0, 1, 2, "last"))]
+
+
+@immortal(keyed=True)
+class Counting(Immortal):
+    total: int = 0
+
+    @method
+    async def wait(self) -> None:
+        await self.sleep(1)
+
+    @method
+    async def add(self) -> int:
+        self.total += 1
+        return self.total
+
+
+def test_however_many_calls_of_one_key_came_meanwhile() -> None:
+    world = World()
+    world.add(Counting, "counting")
+    alice = world.immortal("counting", key="alice")
+    alice.start("wait")
+    numbers = [alice.start("add") for _ in range(1_000)]
+    assert world.result(numbers[-1]) == 1_000
+
+
 def test_very_many_keys_leave_the_memory_and_come_back() -> None:
     world = World(checkpoint_every=900)
     world.add(Account, "accounts")

@@ -268,11 +268,13 @@ class Cell:
             if message is not None:
                 self.origin.pop(message.call_number, None)
             self._ended(name, message, task._value, task._error)
-            if self.waiting_calls and not self.busy:
+            while not begins and self.waiting_calls and not self.busy:
                 self._run(*self.waiting_calls.popleft())
 
+        begins = True  # one that ends at once leaves the calls behind it to whoever began it
         task.when_done(ended)
         task.step()
+        begins = False
 
     def start(self, coroutine: Any) -> Task[Any]:
         """Run a coroutine of a method beside it."""
@@ -406,9 +408,7 @@ class Cell:
             timer = self.timers.get(number)
             if (effect := self.effects.get(number)) is not None and effect.is_sleep:
                 effect.result.resolve(None)
-            elif (
-                timer is not None and timer.deadline_us == deadline_us
-            ):  # else it was due before a crash, and told twice
+            elif timer is not None and timer.deadline_us == deadline_us:  # or it was told twice, and due before a crash
                 del self.timers[number]
                 self._fire(number, timer)
 

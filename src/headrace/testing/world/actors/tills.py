@@ -41,8 +41,6 @@ class Till(Immortal):
         if number != len(self.added):
             self.wrong.append(f"{self.key}: {number} is added after {self.added}")
         self.added.append(number)
-        if number % 3 == 0:
-            await self.sleep(0.3)
         if number % 4 == 0 and await self.effect(_doubled, number) != 2 * number:
             self.wrong.append(f"{self.key}: twice {number} is something else")
         return len(self.added)
