@@ -15,15 +15,19 @@ from typing import Any
 import headrace.hub.hub as hub_module
 import headrace.hub.verbs as verbs_module
 import headrace.log.sealer as sealer_module
+import headrace.protocols.perper.ignite.server as ignite_server
 from headrace.config.load import load
 from headrace.errors import HeadraceError
 from headrace.hub import Hub
+from headrace.log import runs
 from headrace.log.clock import SystemClock
 from headrace.log.kafka.cell import open_cell
 from headrace.log.kafka.client import KafkaError
 from headrace.log.kafka.topics import create_missing
 from headrace.log.port import LogPort
 from headrace.log.struct_types import learn_struct_types
+from headrace.protocols.ambrosia import call_reader
+from headrace.protocols.futoin import dispatch
 from headrace.security import passwords
 from headrace.serving import runtime as runtime_module
 from headrace.serving.runtime import EXIT_LOG_FAILED, EXIT_OK, Life, Runtime
@@ -68,6 +72,10 @@ BOUNDS: dict[str, Sequence[object]] = {
     "wallaroo.window_credits": (3, 500),
 }
 """Of the protocols: where much is under way, what is not taken waits at the peer."""
+LARGE_BYTES = (150, 32_768)
+"""From here on a message is read beside the event loop."""
+RUN_MIN = (3, 128)
+"""So many frames in a row are read as one."""
 DELIVERIES = ("bare", "batch", "counted")
 KAFKA_S = 5
 """So long a broker may say nothing before the log takes it for a failure."""
@@ -144,6 +152,7 @@ class HubProcess:
 
     def __init__(self, world: World, *settings: str, on_kafka: bool = False) -> None:
         self.world = world
+        self._large_bytes, self._run_min = world.random.choice(LARGE_BYTES), world.random.choice(RUN_MIN)
         self.kafka = FakeKafka() if on_kafka else None
         """Where the log is, instead of on the disk."""
         self.disk = MemoryDisk()
@@ -213,6 +222,9 @@ class HubProcess:
         self.world.replace(verbs_module, "_return_type", _return_type_of)
         self.world.replace(passwords, "_scrypt", _quick_hash)
         self.world.replace(sealer_module, "Sealer", lambda _, life: WorldSealer(self.world, self._disks[life]))
+        for module in (ignite_server, dispatch, verbs_module, call_reader):
+            self.world.replace(module, "LARGE_BYTES", self._large_bytes)
+        self.world.replace(runs, "RUN_MIN", self._run_min)
         self.world.replace(gc, "freeze", lambda: None)  # no process here stays for long
 
     def address(self, listener: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from headrace.testing.world.actors.actor import Actor
 from headrace.testing.world.actors.browser import Browser
 from headrace.testing.world.actors.caches import Bank, IgniteCounter, IgniteWriter, Librarian, Mapper, TableWriter
+from headrace.testing.world.actors.connectors import Rewinder, Sender
 from headrace.testing.world.actors.consumers import (
     CursorReader,
     FutoinPoller,
@@ -48,37 +49,42 @@ IN_PIPELINES: tuple[type[Producer], ...] = (OckamProducer, FutoinProducer, SdkPr
 def population(world: World, hub: HubProcess, book: Book) -> list[Actor]:
     chance = world.random
     streams = ["orders", "clicks"][: chance.randint(1, 2)]
-    count, pace_s = chance.choice([(20, 0.5), (20, 4.0), (40, 0.1), (40, 2.0), (150, 0.1), (150, 0.5)])
+    count, pace_s = chance.choice([(15, 0.5), (20, 3.0), (40, 0.1), (40, 1.0), (100, 0.1)])
     producers = [
         kind(number, hub, book, chance.choice(streams), count, pace_s)
         for kind in PRODUCERS
-        for number in range(chance.choice([0, 0, 1, 2]))
+        for number in range(chance.choice([0, 0, 0, 1, 2]))
     ]
     actors: list[Actor] = [*producers]
-    if chance.random() < 0.3:
+    connectors = [producer for producer in producers if isinstance(producer, WallarooProducer)]
+    if connectors and chance.random() < 0.3:
+        actors.append(Rewinder(0, hub, book, connectors))
+    if chance.random() < 0.2:
+        actors.append(Sender(0, hub, book, count, pace_s))
+    if chance.random() < 0.2:
         actors += _in_partitions(hub, book, count, pace_s)
-    if chance.random() < 0.3:
+    if chance.random() < 0.2:
         actors += _in_a_pipeline(hub, book, count // 2, pace_s)
-    if chance.random() < 0.4:
+    if chance.random() < 0.25:
         actors += [IgniteWriter(number, hub, book, count) for number in range(chance.randint(1, 2))]
-    if chance.random() < 0.3:
+    if chance.random() < 0.2:
         actors.append(Mapper(0, hub, book, count))
-    if chance.random() < 0.3:
+    if chance.random() < 0.2:
         actors.append(Keeper(0, hub, book, count))
-    if chance.random() < 0.3:
+    if chance.random() < 0.2:
         actors += [IgniteCounter(number, hub, book, count // 3) for number in range(2)]
-    if chance.random() < 0.3:
+    if chance.random() < 0.2:
         actors += [Bank(number, hub, book, count // 4) for number in range(chance.randint(1, 3))]
-    if chance.random() < 0.3:
+    if chance.random() < 0.2:
         actors += [TableWriter(number, hub, book, count) for number in range(chance.randint(1, 2))]
-    if chance.random() < 0.3:
+    if chance.random() < 0.2:
         actors.append(Librarian(0, hub, book, count))
-    if chance.random() < 0.3:
+    if chance.random() < 0.2:
         actors += company(hub, book, count)
-    actors += [reader(0, hub, book, chance.choice(streams)) for reader in READERS if chance.random() < 0.3]
-    if chance.random() < 0.3:
+    actors += [reader(0, hub, book, chance.choice(streams)) for reader in READERS if chance.random() < 0.25]
+    if chance.random() < 0.2:
         actors.append(Vandal(0, hub, book))
-    if chance.random() < 0.3:
+    if chance.random() < 0.2:
         actors.append(Browser(0, hub, book))
     operators = [Operator(0, hub, book, streams)] if chance.random() < 0.5 else []
     if chance.random() < 0.3 and not any(operator.trims for operator in operators):  # no query survives a trim
@@ -86,20 +92,20 @@ def population(world: World, hub: HubProcess, book: Book) -> list[Actor]:
         drivers = range(chance.randint(1, 2))
         actors += [SparkDriver(number, hub, book, stream, producers, checkpoint) for number in drivers]
     actors += operators
-    if chance.random() < 0.3:
+    if chance.random() < 0.2:
         actors.append(Prober(0, hub, book, streams))
-    if chance.random() < 0.3:
+    if chance.random() < 0.2:
         gatekeeper = Gatekeeper(0, hub, book)
         actors += [gatekeeper, Guest(0, hub, book, gatekeeper)]
-    if chance.random() < 0.3:
+    if chance.random() < 0.2:
         players = [ImmortalActor(number, hub, book, name) for number, name in enumerate(("ping", "pong"))]
         actors += players
-        actors += [StandIn(number, hub, book, each) for number, each in enumerate(players) if chance.random() < 0.3]
-    if chance.random() < 0.3:
+        actors += [StandIn(number, hub, book, each) for number, each in enumerate(players) if chance.random() < 0.25]
+    if chance.random() < 0.2:
         clerk = ClerkActor(0, hub, book)
         actors.append(clerk)
         actors += [Customer(0, hub, book, clerk) for _ in range(chance.randint(0, 1))]
-    if chance.random() < 0.25:
+    if chance.random() < 0.2:
         actors += tills(hub, book)
     return actors
 

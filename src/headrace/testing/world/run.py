@@ -23,7 +23,8 @@ from headrace.testing.world.scheduler import Stuck
 from headrace.testing.world.weather import Weather
 from headrace.testing.world.world import World, opened
 
-STORM_S = 60.0
+STORMS_S = (15.0, 30.0, 60.0)
+"""How long faults last."""
 CALM_S = 900.0
 """So long everything may take to catch up when the faults have stopped."""
 STOP_S = 60.0
@@ -91,6 +92,7 @@ class _Life:
         self.book = Book(world.tell)
         self.hub = HubProcess(world, on_kafka=world.random.random() < 0.3)
         self.actors = [actor for actor in population(world, self.hub, self.book) if actor.name not in without]
+        self.storm_s = world.random.choice(STORMS_S)
         self.weather = Weather(self.hub, self.actors)
         self.weather.faults = [fault for fault in self.weather.faults if fault[0] not in without]
         if "fate" in without:
@@ -114,7 +116,7 @@ class _Life:
         world.start("weather", self.weather.blow)
         world.start("supervisor", self.weather.look_after)
         try:
-            self._until(lambda: world.now_s > STORM_S or self._done(), STORM_S + 1)
+            self._until(lambda: world.now_s > self.storm_s or self._done(), self.storm_s + 1)
             self.weather.calm()
             heard_s = world.now_s + (TOLD_S if self.hub.kafka is None else TOLD_S + KAFKA_S)
             is_well = self._until(lambda: world.now_s > heard_s and self._done() and self.hub.is_well, CALM_S)

@@ -56,6 +56,7 @@ def substituted(scheduler: Scheduler, network: Network, threads: Threads) -> Ite
         *((module, "find_trim", lambda: None) for module in (runtime, memory)),
         (memory, "read_statm", lambda: STATM),
         (os, "getpid", lambda: PROCESS_ID),
+        (os, "fsync", lambda descriptor: None),
         (sockets, "bound", lambda host, port: Socket((HOST, port or network.free_port()), ("", 0))),
         (sockets, "deepen_backlog", lambda server: None),
         (sockets, "accept_no_more", lambda server: None),

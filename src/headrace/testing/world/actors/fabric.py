@@ -192,6 +192,10 @@ class EphemeralAgent(ItemsAgent):
             if found not in ({self.value(key)} if key >= self.position else {self.value(key), NULL}):
                 self.book.wrong.append(f"{self.name} needs items from {self.position} on, and {key} is {found!r}")
         if self.random.random() < 0.2:
+            await self._move_on(client)
+
+    async def _move_on(self, client: IgniteClient) -> None:
+        with contextlib.suppress(RpcError):
             self.position = self.random.randint(max(0, self.position), self.next)
             for register in self.book.registers:
                 if register.cache == self.cache and int(register.key) < self.position:

@@ -3,6 +3,7 @@ that are taken back, entries that expire, types, and caches that go and come aga
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from headrace.protocols.perper.errors import PeerError
@@ -47,9 +48,11 @@ class Keeper(Mapper):
 
     def __init__(self, number: int, hub: HubProcess, book: Book, count: int) -> None:
         super().__init__(number, hub, book, count)
+        self._expiring: set[bytes] = set()
         self.version: Version = self.random.choice(VERSIONS)
         one = [self._replace, self._replace_and_tell, self._put_if_absent, self._remove_if_equals, self._remove_one]
         many = [self._contains, self._clear, self._take_back, self._let_expire, self._get_all, self._scan, self._count]
+        many += [self._at_once, self._at_once]
         self.steps = [*one, *many, self._look, self._name_types, self._put_all, self._swap]
         if self.random.random() < 0.5:
             self.steps.append(self._make_again)
@@ -66,7 +69,7 @@ class Keeper(Mapper):
     def _settle(self, register: Register, value: bytes) -> None:
         """It holds this from now on; nobody else writes it."""
         self.book.holds(register, value)
-        register.may_hold.intersection_update({value})
+        register.may_hold.intersection_update({value, NULL} if value in self._expiring else {value})
 
     async def _ask(self, client: IgniteClient, op: int, *arguments: Any, **more: Any) -> Any:
         return await soon(client.request(op, *arguments, cache=self.cache, **more))
@@ -128,6 +131,17 @@ class Keeper(Mapper):
         if (are_all and not (said and one)) or (is_none and said) or (said and not one):
             self._wrong(f"the cache has {keys}: {said}, and the first: {one}; it may hold {registers}")
 
+    async def _at_once(self, client: IgniteClient, keys: list[bytes]) -> None:
+        """Puts that are on their way together, with questions behind them: whoever writes reads what it wrote."""
+        value = self._value()
+        registers = [self.registers[key] for key in keys]
+        with changing(registers, value):
+            puts = [client.request(PUT, key, value, cache=self.cache) for key in keys]
+            gets = [client.request(GET, key, cache=self.cache) for key in keys]
+            await soon(asyncio.gather(*puts, *gets))
+        for register, got in zip(registers, gets, strict=True):
+            self.book.holds(register, got.result())
+
     async def _clear(self, client: IgniteClient, keys: list[bytes]) -> None:
         op, *asked = self.random.choice([(CLEAR_KEY, keys[0]), (CLEAR_KEYS, keys), (REMOVE_ALL,)])
         gone = {CLEAR_KEY: keys[:1], CLEAR_KEYS: keys}.get(op, list(self.registers))
@@ -154,9 +168,10 @@ class Keeper(Mapper):
         """It may be gone any time from now on: clocks jump."""
         register, value = self.registers[keys[0]], self._value()
         register.may_hold.update((value, NULL))
+        self._expiring.add(value)
         expiry = (self.random.choice([1, 1000, 20_000]), NEVER_MS, NEVER_MS)
         await self._ask(client, PUT, keys[0], value, flags=EXPIRES, expiry=expiry)
-        register.may_hold.intersection_update({value, NULL})
+        self._settle(register, value)
 
     # -- the cache itself ------------------------------------------------------------------------------------------
 
@@ -168,7 +183,7 @@ class Keeper(Mapper):
         try:
             await soon(client.request(CREATE_NEW, self.cache))
         except PeerError as error:
-            if "exist" not in str(error):
+            if "already started" not in str(error):
                 raise
         else:
             self._wrong("a cache was created twice")

@@ -162,6 +162,7 @@ class SdkProducer(Producer):
         super().__init__(number, hub, book, stream, count, pace_s)
         self.batches: list[range] = []
         """Sequence → the numbers of its records; the last may not have been answered."""
+        self.batch_max = self.random.choice([1, 8, 8])
         self.columns = self.random.choice([(), ("id",), ("type", "key"), ("id", "type", "key", "event_time_us")])
 
     async def work(self) -> None:
@@ -183,7 +184,8 @@ class SdkProducer(Producer):
 
     async def _send_next(self) -> None:
         if not self.batches or self.batches[-1].stop == self.next:
-            self.batches.append(range(self.next, min(self.count, self.next + self.random.randint(1, 8))))
+            size = self.random.randint(1, self.batch_max)
+            self.batches.append(range(self.next, min(self.count, self.next + size)))
         numbers = self.batches[-1]
         self.written.sent.update(numbers)
         answer = await self._append(len(self.batches) - 1)
