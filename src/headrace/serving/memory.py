@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import gc
 import os
 import threading
 import time
 from collections.abc import Callable
 
-from headrace.collection import freeze
 from headrace.units import MIB
 
 QUIET_S = 2.0
@@ -24,8 +22,6 @@ PIECES_BYTES = 16 * MIB
 LARGE_BYTES = 4 * MIB
 """Only messages of this size count: the pieces of smaller ones are used again, and to give those back is what costs."""
 PIECES_S = 0.1
-COLLECT_AFTER = (2_000, 3, 200)
-"""New objects, and how often each generation but the oldest is looked at before the next is."""
 LESS_BYTES = 16 * MIB
 """A process that is smaller by this much than it was has let go of something."""
 PAUSE_MAX = 64
@@ -53,15 +49,6 @@ def find_trim() -> Callable[[int], int] | None:
     except (OSError, AttributeError):
         return None
     return trim
-
-
-def settle() -> None:
-    """What there is by now stays: Python's garbage collector need not look at it again and again. It looks at the rest
-    less often than it would by itself, since all waits for it: at few objects in one go, and at everything only when a
-    million have come. Of a connection that is gone little is left for it."""
-    freeze()
-    gc.set_threshold(*COLLECT_AFTER)
-    give_back()
 
 
 def give_back() -> None:

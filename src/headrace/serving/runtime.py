@@ -39,8 +39,9 @@ from headrace.log.port import LogPort
 from headrace.protocols.descriptor import protocols
 from headrace.security import Security
 from headrace.serving import files
+from headrace.serving.garbage import Garbage, look_when_idle
 from headrace.serving.listener import Listener
-from headrace.serving.memory import find_trim, resident_bytes, settle, trim_when_quiet
+from headrace.serving.memory import find_trim, give_back, resident_bytes, trim_when_quiet
 from headrace.telemetry.log_lines import fields
 from headrace.telemetry.metrics import ProcessMetrics, counted
 from headrace.telemetry.tracing import start as start_tracing
@@ -102,6 +103,7 @@ class Runtime:
         self.missing: list[str] = []
         self._running: list[tuple[str, Listener]] = []
         self._chores: list[asyncio.Task[None]] = []
+        self._garbage = Garbage()
 
     @classmethod
     async def start(cls, loaded: Loaded, standby: StandsBy | None = None) -> Runtime:
@@ -187,6 +189,13 @@ class Runtime:
             logger.debug("not available in this installation", extra=fields(part=name))
         return function
 
+    def settle(self) -> None:
+        """All has started, and what there is by now stays."""
+        self._garbage.begin()
+        self._chores.append(asyncio.create_task(look_when_idle(self._garbage), name="garbage"))
+        self.hub.metrics.before_scrape(lambda: self._garbage.tell(self.hub.metrics.process))
+        give_back()
+
     async def stop(self) -> None:
         """Stop accepting, end the sessions, close the log. Listeners go together, so that a stop does not take
         `limits.stop_s` once for each; services go after those who use them."""
@@ -199,6 +208,7 @@ class Runtime:
             await self._stopped(name, service)
         for chore in self._chores:
             chore.cancel()
+        self._garbage.end()
         await self.hub.close()
         await self._traces_sent()
 
@@ -324,7 +334,7 @@ class Life:
     async def _serve(self, loaded: Loaded) -> int:
         standby = self._standby
         runtime = await Runtime.start(loaded, standby)
-        settle()
+        runtime.settle()
         try:
             if standby is None:
                 hub = runtime.hub

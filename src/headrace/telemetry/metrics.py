@@ -298,6 +298,12 @@ class ProcessMetrics:
         self.started = make.gauge("headrace_start_time_seconds", "When the process started, seconds since 1970")
         self.resident_bytes = make.gauge("headrace_resident_memory_bytes", "Memory of the process")
         self.loop_lag_seconds = make.gauge("headrace_loop_lag_seconds", "How late the event loop last ran a timer")
+        self.collector_seconds = make.gauge(
+            "headrace_garbage_collector_seconds", "What Python's garbage collector has taken; everybody waits meanwhile"
+        )
+        self.collector_longest_seconds = make.gauge(
+            "headrace_garbage_collector_longest_seconds", "The longest that it took at once since this was last asked"
+        )
 
 
 class Metrics:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import itertools
 import queue
 import threading
@@ -162,14 +161,3 @@ def test_the_pieces_of_large_messages_are_given_back_at_once() -> None:
     assert trims == [0, 0, 0]
     go_on.release()
     memory.GivesBack(None).after(memory.PIECES_BYTES)
-
-
-def test_the_collector_looks_at_everything_seldom() -> None:
-    before = gc.get_threshold()
-    try:
-        memory.settle()
-        assert gc.get_threshold() == memory.COLLECT_AFTER
-        assert gc.get_freeze_count() > 0
-    finally:
-        gc.unfreeze()
-        gc.set_threshold(*before)
