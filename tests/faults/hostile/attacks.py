@@ -28,6 +28,7 @@ import pyarrow.flight as flight
 from headrace.admin.records import NewRecord, StreamAppend
 from headrace.config.address import split_address
 from headrace.protocols.ambrosia import codec as ambrosia
+from headrace.protocols.ambrosia.pairing import mark_of
 from headrace.protocols.flight import requests as lines
 from headrace.protocols.ockam import codec as ockam
 from headrace.protocols.ockam.routing import LegacyFraming, Message, local
@@ -204,6 +205,15 @@ def half_open(address: str, words: bytes) -> Attack:
     return attack
 
 
+def both(one: Attack, other: Attack) -> Attack:
+    """Two at once."""
+
+    async def attack(addresses: Addresses) -> None:
+        await asyncio.gather(one(addresses), other(addresses))
+
+    return attack
+
+
 def open_files() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < min(hard, HALF_OPEN + 200):
@@ -369,6 +379,8 @@ def batch_of(count: int) -> bytes:
     return ambrosia.frame(ambrosia.Type.RPC_BATCH, ambrosia.zigzag_int(count) + calls)
 
 
+MARK = mark_of(1)
+"""Of a binding whose other socket comes from port 1: it never does."""
 PUSH = ockam.encode_request(ockam.PushRequest(1, bytes(60_000)))
 FABRIC = "/perper.Fabric/AllExecutions"
 PING = b"\0\0\x08\6\0\0\0\0\0" + bytes(8)
@@ -434,6 +446,8 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     "ambrosia too many": lambda: with_binding(batch_of(3_000_000)),
     "ambrosia slowest": lambda: slowly(AMBROSIA, b"", bytes(4000)),
     "ambrosia half-open": lambda: half_open(AMBROSIA, b"\1"),
+    "ambrosia crowd": lambda: both(half_open(AMBROSIA, MARK), half_open("ambrosia.hostile.send", b"")),
+    "ambrosia garbage": lambda: many(AMBROSIA, bytes(range(256)) * 1000),
     "flight largest": lambda: in_threads(put(zeros(60 * MIB))),
     "flight elements": lambda: in_threads(put(pa.record_batch({"payload": pa.array([b""] * 2_000_000)}))),
     "flight zeros": lambda: in_threads(put(zeros(1024 * MIB), "zstd"), 2),

@@ -12,9 +12,9 @@ becomes a standby.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import ssl
-from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -67,11 +67,15 @@ class _Socket(asyncio.Protocol):
         self._arrival: Arrival | None = None
         self.link: Link | None = None
         self.came_s = asyncio.get_running_loop().time()
+        self.peer_port: int | None = None
+        """At the other end."""
         self.transport: asyncio.Transport
         self._unwatch: Callable[[], None] = lambda: None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's are not instances of it
+        peer = transport.get_extra_info("peername")
+        self.peer_port = peer[1] if peer else None
         if not self._called_out:
             guest = self.ports.admitted(self.transport)
             if guest is None:
@@ -85,12 +89,6 @@ class _Socket(asyncio.Protocol):
             return
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self.ports.arrived(self)
-
-    @property
-    def peer_port(self) -> int | None:
-        """The port at the other end."""
-        peer = self.transport.get_extra_info("peername")
-        return peer[1] if peer else None
 
     def _held_back(self, is_held_back: bool) -> None:
         if self._arrival is not None:
@@ -132,6 +130,8 @@ class ReceiveSocket(_Socket):
 
     def __init__(self, ports: PortPair) -> None:
         super().__init__(ports)
+        self.mark: Mark | None = None
+        """From which port the other half comes, if it was said."""
         self._early = bytearray()
 
     def data_received(self, data: bytes) -> None:
@@ -140,16 +140,15 @@ class ReceiveSocket(_Socket):
             if self._arrival is not None:
                 self._arrival.holds(self.link.unread_bytes, len(data))
             return
+        may_be_marked = len(self._early) < MARK_BYTES
         self._early += data
+        if self._arrival is not None:
+            self._arrival.holds(len(self._early), len(data))
         if len(self._early) > EARLY_BYTES_MAX:  # a binding has little to say before it is told to start
             self.transport.abort()
-        elif self.mark is not None:
-            self.ports.pair_up()
-
-    @property
-    def mark(self) -> Mark | None:
-        """From which port the other half comes, if it was said."""
-        return mark_in(bytes(self._early[:MARK_BYTES]))
+        elif may_be_marked and (mark := mark_in(bytes(self._early[:MARK_BYTES]))) is not None:
+            self.mark = mark
+            self.ports.marked(self, mark)
 
     def linked(self, link: Link) -> None:
         """The other half has come."""
@@ -157,6 +156,8 @@ class ReceiveSocket(_Socket):
         if self._early:
             data, self._early = bytes(self._early), bytearray()
             link.data(data)
+            if self._arrival is not None:
+                self._arrival.holds(link.unread_bytes, 0)
 
 
 class SendSocket(_Socket):
@@ -197,10 +198,14 @@ class PortPair:
         """Whether programs are known to say which sockets are theirs."""
         self._link = link
         self._tls = tls
-        self._receives: deque[ReceiveSocket] = deque()
-        self._sends: deque[_Socket] = deque()
+        self._receives: dict[ReceiveSocket, None] = {}
+        """Halves that wait, in the order in which they came. There may be a crowd of them that nobody wants."""
+        self._sends: dict[_Socket, None] = {}
+        self._send_from: dict[int | None, _Socket] = {}
+        self._marked: dict[int, ReceiveSocket] = {}
+        """By the port that they have named."""
         self._servers: list[asyncio.Server] = []
-        self._connecting: set[asyncio.Task[None]] = set()
+        self._connecting: asyncio.Task[None] | None = None
         self._closed = False
         self._serving = False
 
@@ -230,8 +235,8 @@ class PortPair:
     async def close(self) -> None:
         """Free the ports and drop sockets that no link has taken."""
         self._closed = True
-        for task in self._connecting:
-            task.cancel()
+        if self._connecting is not None:
+            self._connecting.cancel()
         for socket in (*self._receives, *self._sends):
             socket.transport.abort()
         servers, self._servers = self._servers, []
@@ -242,21 +247,30 @@ class PortPair:
     def arrived(self, socket: _Socket) -> None:
         """A socket has been accepted, or a connection made."""
         if isinstance(socket, ReceiveSocket):
-            self._receives.append(socket)
-            if self.sockets == "connect":
-                task = asyncio.ensure_future(self._connect(socket))
-                self._connecting.add(task)
-                task.add_done_callback(self._connecting.discard)
+            self._receives[socket] = None
+            if self.sockets == "connect" and self._connecting is None:
+                self._connecting = asyncio.ensure_future(self._connect())
         else:
-            self._sends.append(socket)
+            self._sends[socket] = None
+            self._send_from[socket.peer_port] = socket
         self.pair_up()
 
+    def marked(self, socket: ReceiveSocket, mark: Mark) -> None:
+        """A socket that waits has named its other half."""
+        if socket in self._receives:
+            self._marked[mark.port] = socket
+            self.pair_up()
+
     def left(self, socket: _Socket) -> None:
-        """A socket is gone."""
-        if isinstance(socket, ReceiveSocket) and socket in self._receives:
-            self._receives.remove(socket)
-        elif socket in self._sends:
-            self._sends.remove(socket)
+        """A socket is gone, or waits no more."""
+        if isinstance(socket, ReceiveSocket):
+            self._receives.pop(socket, None)
+            if socket.mark is not None and self._marked.get(socket.mark.port) is socket:
+                del self._marked[socket.mark.port]
+        else:
+            self._sends.pop(socket, None)
+            if self._send_from.get(socket.peer_port) is socket:
+                del self._send_from[socket.peer_port]
 
     def pair_up(self) -> None:
         """Link a waiting pair if there is room for it; otherwise look again in a moment and then refuse it."""
@@ -275,19 +289,17 @@ class PortPair:
         if link is None:
             asyncio.get_running_loop().call_later(GRACE_S, self._refuse, receive, send)
             return
-        self._receives.remove(receive)
-        self._sends.remove(send)
+        self.left(receive)
+        self.left(send)
         send.linked(link)
         receive.linked(link)
 
     def _next_pair(self) -> tuple[ReceiveSocket, _Socket] | None:
-        for receive in self._receives:
-            for send in self._sends:
-                if receive.mark is not None and receive.mark.port == send.peer_port:
-                    return receive, send
+        for port in self._marked.keys() & self._send_from.keys():
+            return self._marked[port], self._send_from[port]
         if not self._receives or not self._sends:
             return None
-        receive, send = self._receives[0], self._sends[0]
+        receive, send = next(iter(self._receives)), next(iter(self._sends))
         loop = asyncio.get_running_loop()
         left_s = max(receive.came_s, send.came_s) + MARK_S - loop.time()
         if self.expects_marks() and left_s > 0:
@@ -295,20 +307,25 @@ class PortPair:
             return None
         return receive, send
 
-    def _refuse(self, receive: _Socket, send: _Socket) -> None:
+    def _refuse(self, receive: ReceiveSocket, send: _Socket) -> None:
         if receive in self._receives and send in self._sends:
             logger.warning("immortal %s: a second binding was refused: one is linked already", self.name)
-            receive.transport.abort()
-            send.transport.abort()
+            for socket in (receive, send):
+                self.left(socket)
+                socket.transport.abort()
+            self.pair_up()  # others may have come behind them
 
-    async def _connect(self, receive: _Socket) -> None:
-        """The old arrangement: the binding listens once its own connection has succeeded, so try until it does."""
+    async def _connect(self) -> None:
+        """The old arrangement: the binding listens once its own connection has succeeded, so try until it does. One
+        connection at a time, however many wait for one: a crowd on the receive port is none on the binding's."""
         host, port = split_address(self.send)
-        while receive in self._receives and not self._closed:
-            try:
-                await asyncio.get_running_loop().create_connection(
-                    lambda: SendSocket(self, called_out=True), host, port
-                )
-                return
-            except OSError:
+        try:
+            while self._receives and not self._closed:
+                if not self._sends:
+                    with contextlib.suppress(OSError):
+                        await asyncio.get_running_loop().create_connection(
+                            lambda: SendSocket(self, called_out=True), host, port
+                        )
                 await asyncio.sleep(RETRY_S)
+        finally:
+            self._connecting = None
