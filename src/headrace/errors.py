@@ -8,7 +8,7 @@ all such errors are in this module, so that every client knows them.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 _class_of_code: dict[str, type[HeadraceError]] = {}
 
@@ -24,6 +24,12 @@ class HeadraceError(Exception):
         super().__init_subclass__(**named)
         if "code" in vars(cls):
             _class_of_code.setdefault(cls.code, cls)
+
+    def to_keep(self) -> Self:
+        """Without the frames that it came through. Whoever keeps an error as an answer would keep all that these know,
+        such as the batch that was refused, and often in a circle that only the garbage collector ends."""
+        self.__traceback__ = self.__context__ = self.__cause__ = None
+        return self
 
 
 def error_classes() -> dict[str, type[HeadraceError]]:

@@ -214,7 +214,7 @@ class Hub(HubBase):
             self._log.submit(operations, token)
         except HeadraceError as error:
             self.metrics.log.refused.labels(code=error.code).inc()
-            future.set_exception(error)
+            future.set_exception(error.to_keep())
         for hook in self.hooks.submit:
             hook(self.protocol, operations, token)
         return future

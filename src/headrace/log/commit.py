@@ -75,11 +75,13 @@ class Commit:
         try:
             pending.result = [self._operate(op, position, many) for position, op in enumerate(pending.operations)]
         except HeadraceError as error:
-            pending.refuse(error)
+            pending.refuse(error.to_keep())
             for undo in reversed(self._undo or []):
                 undo()
             del self._appended[marks[0] :], self._changed[marks[1] :], self._events[marks[2] :]
             return
+        finally:
+            self._undo = None  # what it holds knows this commit, and all its records
         if self._directory:
             self.frames.append(self._journal.frame(len(self.frames), b"".join(self._directory), *self._bodies))
 

@@ -8,11 +8,22 @@ import gc
 import importlib
 import socket
 import weakref
+from asyncio import Future
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.until import until
 
+from headrace.config import Config, Log
 from headrace.config.address import split_address
+from headrace.errors import ConditionFailed, LimitExceeded, UnknownStream
+from headrace.hub import Hub
+from headrace.log.batch import Batch
+from headrace.log.ops import Append, Delete, Put, SaveCursor, SetProducer
+from headrace.protocols.perper.fabric.client import FabricClient
+from headrace.protocols.perper.fabric.server import ServerCall
+from headrace.protocols.perper.fabric.server import serve as serve_fabric
 from headrace.serving.runtime import LISTENERS
 from headrace.testing import memory_hub
 
@@ -49,4 +60,54 @@ async def test_a_connection_that_is_gone_is_freed_at_once(name: str) -> None:
             await until(lambda: connection() is None and transport() is None)
         finally:
             gc.enable()
+        await listener.close()
+
+
+LARGE = bytes(100_000)
+
+
+def begun_again(hub: Hub, number: int) -> Iterator[Future[Any]]:
+    """What hubs do all the time, of each kind one; three of them are refused."""
+    append = Append("s", Batch.one(LARGE))
+    yield hub.append("s", Batch.one(LARGE), producer="p", sequence=number)
+    yield hub.transact([append, append, SetProducer("s", "q", number), SaveCursor("c", "s", number)])
+    yield hub.transact([Put("t", b"k", LARGE), Delete("t", b"k"), append])
+    yield hub.append("none", Batch.one(LARGE))
+    yield hub.append("s", Batch.one(LARGE * 2))
+    yield hub.transact([append, Put("t", b"none", b"", b"another")])
+
+
+async def outcomes(hub: Hub, number: int) -> list[type[BaseException] | None]:
+    results = await asyncio.gather(*begun_again(hub, number), return_exceptions=True)
+    return [type(each) if isinstance(each, BaseException) else None for each in results]
+
+
+async def test_a_transaction_leaves_nothing_to_collect() -> None:
+    """A cycle that holds a commit holds the bytes of all its records."""
+    async with memory_hub(Config(log=Log(record_bytes_max=len(LARGE) + 100))) as hub:
+        await hub.create_stream("s")
+        await hub.create_table("t")
+        assert await outcomes(hub, 0) == [None, None, None, UnknownStream, LimitExceeded, ConditionFailed]
+        gc.collect()
+        gc.disable()
+        try:
+            for number in range(1, 20):
+                await outcomes(hub, number)
+            assert gc.collect() < 20
+        finally:
+            gc.enable()
+
+
+async def test_a_call_of_the_fabric_leaves_nothing_to_collect() -> None:
+    async with memory_hub() as hub:
+        listener = await serve_fabric(hub, "127.0.0.1:0")
+        client = await FabricClient.connect(*split_address(listener.address))
+        gc.disable()
+        try:
+            for _ in range(10):
+                await client.call("/perper.Fabric/AllExecutions", {"agent": "a"})
+            assert not [each for each in gc.get_objects() if isinstance(each, ServerCall)]
+        finally:
+            gc.enable()
+        await client.close()
         await listener.close()

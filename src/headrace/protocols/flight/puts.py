@@ -124,9 +124,7 @@ class Putting:
                     number = self._session.received_count
                 del chunk  # its bytes may be many, and the next may be long in coming
         except HeadraceError as error:
-            # Else it would keep the batch, by the frames that it came through, until the garbage collector comes by.
-            error.__traceback__ = error.__context__ = None
-            self._settle_now(number, error)
+            self._settle_now(number, error.to_keep())
         except pa.ArrowInvalid as error:
             self._settle_now(number, BadRequest(f"batch {number}: the Arrow data is malformed: {error}"))
         except pa.ArrowMemoryError:

@@ -165,6 +165,7 @@ class ServerCall:
             self._timer.cancel()
         self._unwatch()
         self.handler.close()
+        del self.handler  # it knows this call: together they would stay until the garbage collector comes by
         self._connection.calls.pop(self._stream, None)
         self._connection.server.counts.calls.labels(method=self._method.name).dec()
 
