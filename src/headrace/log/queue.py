@@ -45,7 +45,7 @@ class CommitQueue:
         self._large_went = False
         """The last commit was a large transaction."""
         self._passed_weight = 0
-        """Of what went since there was room for everybody."""
+        """Of what went although there was no room for everybody."""
         self.is_held_back = False
         """The tails have no room for more: large transactions wait."""
         self.is_closed = False
@@ -154,7 +154,8 @@ class CommitQueue:
             weight += pending.weight
             operations += len(pending.operations)
         self._waiting.extendleft(reversed(overtaken))
-        self._passed_weight += weight
+        if self.is_held_back:
+            self._passed_weight += weight
         return gathered
 
     def _weight_left(self) -> int:

@@ -157,6 +157,20 @@ def test_without_room_bulky_ones_leave_what_there_is_to_small_ones() -> None:
     assert commits(queue) == ["0 1 2", "3 4 of a"]
 
 
+def test_what_went_while_there_was_room_leaves_what_there_is_without_room_to_small_ones() -> None:
+    """A commit of bulky ones may be what fills the tails."""
+    bulky = [transaction(f"bulky {number}", f"b{number}", nbytes=9_000) for number in range(4)]
+    queue = filled(*bulky)
+    assert queue.gather() == bulky[:2]
+    queue.is_held_back = True
+    small = [transaction(f"small {number}", "s") for number in range(3)]
+    for each in small:
+        queue.add(each)
+    assert queue.gather() == small
+    queue.is_held_back = False
+    assert queue.gather() == bulky[2:]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_comes_the_order_of_each_stream_stays(seed: int) -> None:
     random = Random(seed)
