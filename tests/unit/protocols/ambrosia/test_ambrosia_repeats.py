@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from support.ambrosia_peer import RawBinding, coordinator, fork, impulse, info, settings
+from support.ambrosia_peer import RawBinding, call_verb, coordinator, fork, impulse, info, settings
 from support.until import until
 
 from headrace.config import Ambrosia, Config, ImmortalSection
@@ -173,3 +173,30 @@ async def test_what_node_echoes_may_be_another_time(again: Any, is_let_in: bool)
             await a.closed()
             assert "call 1 of a is" in (await info(hub, "a")).last_error
         await a.close()
+
+
+async def test_programs_that_follow_the_same_log_may_each_be_the_first_to_say_something() -> None:
+    """What the one has said first, the other says again: with gaps, which are no difference."""
+    sections = {"a": ImmortalSection(standby=True), "b": ImmortalSection()}
+    async with memory_hub(settings(**sections)) as hub, coordinator(hub) as ports:
+        a, b = await RawBinding.to(ports, "a"), await RawBinding.to(ports, "b")
+        await a.first_start()
+        await b.first_start()
+        standby = await RawBinding.to(ports, "a")
+        await standby.checkpoint()
+        await standby.record()
+        for number, message in enumerate(SAID):
+            first, second = (a, standby) if number % 3 else (standby, a)
+            first.say(message)
+            assert [call.arguments for call in await b.calls(1)] == [b"%d" % number]
+            second.say(message)
+        link = ports.coordinator.instances["a"].primary
+        assert link is not None
+        await until(lambda: link.counts["duplicates"] == 4)
+        taking = asyncio.ensure_future(call_verb(hub, "immortal.checkpoint", name="a"))
+        await a.signal()
+        a.say(Checkpoint(5), b"later")
+        await taking
+        assert (await info(hub, "a")).last_error is None
+        for binding in (a, standby, b):
+            await binding.close()

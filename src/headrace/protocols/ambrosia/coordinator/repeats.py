@@ -5,7 +5,8 @@ no log knows, says something else, which would be taken for the call whose numbe
 the checkpoint that ends the recovery counts.
 
 Calls of one sender are numbered without a gap: the last one in a log has the number that its counter has, and the
-others are found from there backwards. What was trimmed, or waits in `pending`, cannot be compared.
+others are found from there backwards. What one binding says again may have gaps, though: where several follow the same
+log, each is the first to say some of it. What was trimmed, or waits in `pending`, cannot be compared.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ NODE_ECHO: Final = "_echo"
 
 @dataclass(slots=True)
 class _Said:
-    """Calls to one destination that are still to be compared."""
+    """Calls to one destination that are still to be compared, without a gap."""
 
     number: int
     """Of the first of them."""
@@ -51,6 +52,11 @@ class _Said:
     at: int | None = None
     """Where in the log to look for it, once that is known."""
 
+    @property
+    def next(self) -> int:
+        """The number behind the last of them."""
+        return self.number + len(self.lengths)
+
 
 class Repeats:
     """What one binding has said again."""
@@ -58,13 +64,16 @@ class Repeats:
     def __init__(self, hub: Hub, sender: str) -> None:
         self._hub = hub
         self._sender = sender
-        self._said: dict[Instance, _Said] = {}
+        self._said: dict[Instance, list[_Said]] = {}
         self._comparing = asyncio.Lock()
         self._waiting_bytes = 0
 
     def add(self, destination: Instance, number: int, calls: Calls, count: int) -> None:
         """The first `count` of these calls are in the destination's log already; `number` is that of the first."""
-        said = self._said.setdefault(destination, _Said(number))
+        runs = self._said.setdefault(destination, [_Said(number)])
+        if runs[-1].next != number:
+            runs.append(_Said(number))
+        said = runs[-1]
         payload = calls.payload()[: sum(calls.lengths[:count])]
         said.parts.append(payload)
         said.lengths += calls.lengths[:count]
@@ -78,13 +87,15 @@ class Repeats:
     async def compare(self) -> None:
         """Compare all that was added; raises `RemoteProtocolError` with the first difference."""
         async with self._comparing:
-            for destination, said in list(self._said.items()):
-                if said.lengths:
-                    await self._compare(destination, said)
+            for destination, runs in list(self._said.items()):
+                while runs and runs[0].lengths:
+                    await self._compare(destination, runs[0])
+                    if len(runs) > 1:
+                        runs.pop(0)
 
     async def _compare(self, destination: Instance, said: _Said) -> None:
         calls = _Said(said.number, said.parts, said.lengths, said.at)
-        said.number, said.parts, said.lengths, said.at = said.number + len(said.lengths), [], [], None
+        said.number, said.parts, said.lengths, said.at = said.next, [], [], None
         self._waiting_bytes -= sum(calls.lengths)
         await destination.queue.flushed()
         if not destination.queue.to_log:
