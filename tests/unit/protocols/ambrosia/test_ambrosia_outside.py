@@ -135,6 +135,26 @@ def _said(asked: Call) -> Any:
     return outside.Calls(b"@outside", "return", True, [len(message)], [message])
 
 
+async def test_answers_that_are_too_much_for_one_transaction_stop_nobody() -> None:
+    log = msgspec.structs.replace(A.log, batch_bytes_max=1 << 20)
+    async with memory_hub(msgspec.structs.replace(A, log=log)) as hub, coordinator(hub) as ports:
+        binding = await started(ports)
+        waiting = [call(hub, idempotency_key=f"k{number}") for number in range(4)]
+        value = b'"%s"' % (b"x" * (400 << 10))
+        asked: list[Call] = []
+        while len(asked) < 4:
+            asked += await binding.calls(1)
+        for each in asked:
+            answer(binding, each, value)
+        await asyncio.gather(*waiting)
+        last = call(hub, idempotency_key="last")
+        answer(binding, await heard(binding), b"1")
+        assert bytes((await last).value) == b"1"
+        kept = ports.coordinator.outside
+        await until(lambda: all((row := kept._stored("a", f"k{n}")) and row.value == value for n in range(4)))
+        await binding.close()
+
+
 async def test_answers_are_kept_as_long_as_the_setting_says(monkeypatch: pytest.MonkeyPatch) -> None:
     for kept_s, left in ((3_600, 1), (0, 0)):
         config = msgspec.structs.replace(A, ambrosia=msgspec.structs.replace(A.ambrosia, answers_kept_s=kept_s))

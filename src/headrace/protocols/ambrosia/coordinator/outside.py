@@ -3,7 +3,7 @@
 Such a call is logged like any other, as an async RPC whose caller is `OUTSIDE`, so that every binding can answer it.
 The answer is what the method says to that name, and it never enters a log: a recovering binding says it again, until a
 checkpoint is durable. An answer to a call with an idempotency key is durable before such a checkpoint counts; until
-then it waits for the next call's transaction, or for `FLUSH_S`, and costs no sync of its own.
+then it waits for `FLUSH_S`, and all that came meanwhile are stored together.
 
     ambrosia/answers    table: [immortal, idempotency key] → `Kept`: a call that was logged, and its answer once known
 """
@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import secrets
 import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import xxhash
@@ -33,6 +34,7 @@ from headrace.protocols.ambrosia.settings import Ambrosia
 OUTSIDE: Final = "@outside"
 ANSWERS_TABLE: Final = "ambrosia/answers"
 FLUSH_S: Final = 0.1
+SAVED_BYTES: Final = 4 << 20
 SWEEP_S: Final = 300
 SWEEP_COUNT: Final = 500
 """So many rows are looked at in one turn."""
@@ -108,8 +110,18 @@ async def _within(wait_s: float, future: asyncio.Future[Return | None]) -> Retur
         timer.cancel()
 
 
-def _puts(name: str, unsaved: dict[str, Kept]) -> list[Op]:
-    return [Put(ANSWERS_TABLE, _row(name, key), msgspec.msgpack.encode(kept)) for key, kept in unsaved.items()]
+def _parts(unsaved: dict[str, Kept], bytes_max: int) -> Iterator[dict[str, Kept]]:
+    """Answers that are stored together: as many as a transaction may well hold."""
+    part: dict[str, Kept] = {}
+    room = bytes_max
+    for key, kept in unsaved.items():
+        if part and len(kept.value) > room:
+            yield part
+            part, room = {}, bytes_max
+        part[key] = kept
+        room -= len(kept.value)
+    if part:
+        yield part
 
 
 class OutsideCalls:
@@ -124,7 +136,7 @@ class OutsideCalls:
         self._keys: dict[tuple[str, int], str] = {}  # of calls with a key that have no durable answer yet
         self._numbers: dict[tuple[str, str], Kept] = {}  # the same from the other side
         self._unsaved: dict[str, dict[str, Kept]] = defaultdict(dict)
-        self._saving: dict[str, set[asyncio.Future[list[object]]]] = defaultdict(set)
+        self._saving: dict[str, set[asyncio.Future[int]]] = defaultdict(set)
         self._answers: OrderedDict[tuple[str, int], Answered] = OrderedDict()
         self._flush: asyncio.TimerHandle | None = None
         self._sweep: asyncio.TimerHandle | None = None
@@ -224,19 +236,16 @@ class OutsideCalls:
     def _log(
         self, instance: Instance, method: int, message: bytes, number: int, ops: tuple[Op, ...]
     ) -> asyncio.Future[None]:
-        """Send a call to the log, with answers that wait for a commit. Whoever made it may go: it is logged."""
+        """Send a call to the log. Whoever made it may go: it is logged."""
         name, queue = instance.name, instance.queue
-        unsaved = self._unsaved.pop(name, {})
         calls = Calls(b"", label_of_call(method, RpcType.ASYNC), True, [len(message)], [message])
-        queue.add(None, calls, None, (*ops, *_puts(name, unsaved)), self._lineage.outside())
+        queue.add(None, calls, None, ops, self._lineage.outside())
         queue.commit()
         logged = queue.flushing()
-        logged.add_done_callback(lambda done: self._logged(name, number, unsaved, done))
+        logged.add_done_callback(lambda done: self._logged(name, number, done))
         return logged
 
-    def _logged(self, name: str, number: int, unsaved: dict[str, Kept], done: asyncio.Future[None]) -> None:
-        if unsaved:
-            self._saved(name, unsaved, done)
+    def _logged(self, name: str, number: int, done: asyncio.Future[None]) -> None:
         error = done.exception()
         if error is not None:
             self._unmake(name, number)
@@ -323,13 +332,14 @@ class OutsideCalls:
             self._save(name)
 
     def _save(self, name: str) -> None:
-        unsaved = self._unsaved.pop(name, {})
-        if unsaved:
-            future = self._hub.transact(_puts(name, unsaved))
+        bytes_max = min(SAVED_BYTES, self._hub.config.log.batch_bytes_max // 2)
+        for unsaved in _parts(self._unsaved.pop(name, {}), bytes_max):
+            rows = [_row(name, key) for key in unsaved]
+            future = self._hub.put_many(ANSWERS_TABLE, rows, list(map(msgspec.msgpack.encode, unsaved.values())))
             self._saving[name].add(future)
-            future.add_done_callback(lambda done: self._saved(name, unsaved, done))
+            future.add_done_callback(functools.partial(self._saved, name, unsaved))
 
-    def _saved(self, name: str, unsaved: dict[str, Kept], done: asyncio.Future[Any]) -> None:
+    def _saved(self, name: str, unsaved: dict[str, Kept], done: asyncio.Future[int]) -> None:
         self._saving[name].discard(done)
         if done.cancelled() or done.exception() is not None:
             self._unsaved[name] = {**unsaved, **self._unsaved.get(name, {})}
