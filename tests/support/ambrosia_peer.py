@@ -13,6 +13,7 @@ from headrace.config import Ambrosia, Config, ImmortalSection
 from headrace.config.address import split_address
 from headrace.hub import Hub
 from headrace.protocols.ambrosia import codec
+from headrace.protocols.ambrosia.binding.methods import CLOCK_METHOD
 from headrace.protocols.ambrosia.codec import Blob, Call, Checkpoint, Type
 from headrace.protocols.ambrosia.record_reader import Record, RecordReader
 from headrace.protocols.ambrosia.server import ImmortalPorts, start
@@ -92,11 +93,13 @@ class RawBinding:
                 found += [call for call in each if isinstance(call, Call)]
         return found
 
-    async def first_start(self, state: bytes = b"state-0", initial: bytes = b"hi") -> None:
+    async def first_start(self, state: bytes = b"state-0", initial: bytes = b"hi", *, clock: bool = False) -> None:
         assert await self.signal() == Type.TAKE_BECOMING_PRIMARY_CHECKPOINT
         self.say(codec.InitialMessage(initial), codec.Checkpoint(len(state)), state)
+        if clock:
+            assert [call.method for call in await self.calls(1)] == [CLOCK_METHOD]
         record = await self.record()
-        assert (record.sequence, record.payload) == (0, codec.frame(Type.INITIAL_MESSAGE, initial))
+        assert (record.sequence, record.payload) == (int(clock), codec.frame(Type.INITIAL_MESSAGE, initial))
 
     async def closed(self) -> None:
         """Wait until the hub has closed the link."""

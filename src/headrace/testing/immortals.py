@@ -96,7 +96,8 @@ class _Home:
         """Its first start."""
         self.engine.receive(_signal(Type.TAKE_BECOMING_PRIMARY_CHECKPOINT))
         self._world._messages(self)
-        self.log.append(codec.encode(codec.InitialMessage(b"headrace" + self.name.encode().ljust(16, b"."))))
+        initial = codec.InitialMessage(b"headrace" + self.name.encode().ljust(16, b"."))
+        self.log.append(self._world._time() + codec.encode(initial))
         self.deliver(0)
         self._world._messages(self)
 
@@ -263,9 +264,7 @@ class World:
 
     def _write(self, home: _Home, message: bytes) -> None:
         """Log a message and deliver it; then, perhaps, kill."""
-        time_us = int(self.now.timestamp() * MICROSECONDS)
-        clock = Call(CLOCK_METHOD, RpcType.IMPULSE, time_us.to_bytes(8, "little"))
-        home.log.append(codec.encode(clock) + message)
+        home.log.append(self._time() + message)
         self.writes += 1
         if self._kill_after(self.writes):
             home.recover()
@@ -274,6 +273,11 @@ class World:
             self._messages(home)
         if self._checkpoint_every and len(home.log) % self._checkpoint_every == 0:
             home.take_checkpoint()
+
+    def _time(self) -> bytes:
+        """The message that tells a program the time."""
+        time_us = int(self.now.timestamp() * MICROSECONDS)
+        return codec.encode(Call(CLOCK_METHOD, RpcType.IMPULSE, time_us.to_bytes(8, "little")))
 
     def _messages(self, home: _Home) -> None:
         """What a program has said."""

@@ -16,7 +16,7 @@ from typing import Any
 import pydantic
 import pytest
 
-from headrace.immortals import DeclarationError, Immortal, method, query
+from headrace.immortals import DeclarationError, Immortal, immortal, method, query
 from headrace.protocols.ambrosia.binding.declaring import interface_of
 from headrace.protocols.ambrosia.binding.schedule import Cron, seconds_of
 from headrace.testing.immortals import World
@@ -187,7 +187,7 @@ def test_a_type_that_cannot_be_sent_is_named_when_the_program_starts() -> None:
 
     give.__annotations__ = {"return": Odd}
     kind = type(Immortal)("Gives", (Immortal,), {"give": method(give)})
-    with pytest.raises(DeclarationError, match="Gives: a Odd cannot be sent or kept: use a dataclass"):
+    with pytest.raises(DeclarationError, match=r"Gives.\w+: a Odd cannot be sent or kept: use a dataclass"):
         interface_of(kind)
 
 
@@ -266,3 +266,35 @@ def test_a_day_that_never_comes() -> None:
 
 def test_durations() -> None:
     assert [seconds_of(each) for each in (1.5, "2m", "1d")] == [1.5, 120, 86_400]
+
+
+@dataclass
+class Card:
+    number: str
+
+
+@dataclass
+class Cash:
+    cents: int
+
+
+class Paid(Immortal):
+    @method
+    def pay(self, by: Card | Cash) -> None:
+        """By one or the other."""
+
+
+def test_types_that_json_cannot_tell_apart_are_refused_with_a_remedy() -> None:
+    with pytest.raises(DeclarationError, match=r"Paid.pay: Type unions may not .*msgspec.Struct with tag=True"):
+        interface_of(Paid)
+
+
+@immortal(keyed=True)
+class Begun(Immortal):
+    def first_start(self) -> None:
+        """Of which instance?"""
+
+
+def test_a_keyed_immortal_has_no_first_start() -> None:
+    with pytest.raises(DeclarationError, match="Begun is keyed, and first_start is for immortals that are one"):
+        interface_of(Begun)

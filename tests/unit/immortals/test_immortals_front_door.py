@@ -7,6 +7,7 @@ import json
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -114,6 +115,30 @@ async def test_a_call_from_outside_returns_the_result(world: Any, shop: Shop) ->
     async with headrace.connect_async(world.address) as hub:
         assert await hub.immortal("shop", Shop).note(Line("a")) == Line("a")
     assert shop.stock == {"pear": 6}
+
+
+class Reporter(Immortal):
+    born: str = ""
+
+    def first_start(self) -> None:
+        self.born = self.now().isoformat()
+        self.every("0 8 * * *", self.report)
+
+    @method
+    def report(self) -> None:
+        """Say how things are."""
+
+    @query
+    def age(self) -> str:
+        return self.born
+
+
+async def test_the_first_start_knows_the_time(world: Any) -> None:
+    before = datetime.now(UTC)
+    async with serve(Reporter, "reporter", hub=world.address):
+        born = await off_loop(world.client.immortal("reporter").age)
+        assert before - timedelta(seconds=1) < datetime.fromisoformat(born) <= datetime.now(UTC)
+    await off_loop(world.client.call, "immortal.forget", {"name": "reporter"})
 
 
 async def test_a_method_that_raises_raises_at_the_caller(world: Any, shop: Shop) -> None:

@@ -149,6 +149,34 @@ def test_cron_goes_on_for_ever() -> None:
     assert survives(scenario) == ["morning"] * 3
 
 
+class Reporter(Immortal):
+    born: str = ""
+    reports: int = 0
+
+    def first_start(self) -> None:
+        self.born = self.now().isoformat()
+        self.every("0 8 * * *", self.report)
+
+    @method
+    def report(self) -> None:
+        self.reports += 1
+
+    @query
+    def seen(self) -> tuple[str, int]:
+        return self.born, self.reports
+
+
+def test_the_first_start_knows_the_time_and_may_arrange_what_comes_again() -> None:
+    def scenario(world: World) -> Any:
+        reporter = world.add(Reporter, "reporter")
+        born = world.now.isoformat()
+        world.skip("3d")
+        return born, reporter.seen()
+
+    born, (seen, reports) = survives(scenario)
+    assert (seen, reports) == (born, 3)
+
+
 def test_what_runs_side_by_side_ends_in_the_same_order() -> None:
     def scenario(world: World) -> Any:
         return world.add(Clock, "clock").race()

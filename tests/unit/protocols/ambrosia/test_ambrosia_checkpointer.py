@@ -45,6 +45,7 @@ async def started(ports: ImmortalPorts) -> RawBinding:
     primary = await connected(ports)
     assert await primary.signal() == Type.TAKE_BECOMING_PRIMARY_CHECKPOINT
     primary.say(codec.InitialMessage(b"hi"), Checkpoint(1), b"0")
+    await primary.calls(1)  # the time
     await primary.record()
     return primary
 
@@ -171,6 +172,7 @@ async def test_nobody_follows_while_an_upgrade_is_to_come() -> None:
         await primary.closed()
         primary = await connected(ports)
         await primary.checkpoint()
+        await primary.calls(1)
         await primary.record()
         assert await primary.signal() == Type.UPGRADE_TAKE_CHECKPOINT
         for takes_checkpoints in (False, True):

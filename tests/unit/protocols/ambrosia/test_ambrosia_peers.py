@@ -61,7 +61,7 @@ async def test_calls_that_waited_for_the_first_start_come_with_the_time() -> Non
         await until(lambda: hub.has_stream("immortal/late/pending") and hub.bounds("immortal/late/pending").next == 1)
         await call_verb(hub, "immortal.register", name="late", options={"clock": True})
         late = await RawBinding.to(ports, "late")
-        await late.first_start()
+        await late.first_start(clock=True)
         said = codec.decode_messages((await late.record()).payload, addressed=False)
         assert [call.method for call in said if isinstance(call, Call)] == [CLOCK_METHOD, 1]
         await a.close()

@@ -474,7 +474,7 @@ async def test_the_sockets_of_two_programs_that_come_at_once_are_not_mixed_up() 
         second.from_hub, second._from_writer = await asyncio.open_connection(*send)
         first.from_hub, first._from_writer = await asyncio.open_connection(*send)
         first.say(mark_of(first._from_writer.get_extra_info("sockname")[1]))
-        await first.first_start()
+        await first.first_start(clock=True)
         second.say(mark_of(second._from_writer.get_extra_info("sockname")[1]))
         await second.checkpoint()
         assert (await info(hub, "a")).standbys == 1
@@ -489,7 +489,7 @@ async def test_a_program_that_does_not_say_which_sockets_are_its_own_is_linked_t
     monkeypatch.setattr("headrace.protocols.ambrosia.coordinator.ports.MARK_S", 0.05)
     async with memory_hub(settings(a=ImmortalSection(standby=True, clock=True))) as hub, coordinator(hub) as ports:
         binding = await RawBinding.to(ports, "a")
-        await binding.first_start()
+        await binding.first_start(clock=True)
         binding.say(mark_of(1))  # too late, and nobody's
         binding.say(fork(b"fine"))
         assert (await binding.calls(2))[1].arguments == b"fine"  # the first one is the clock

@@ -39,14 +39,21 @@ def immortal(
 def interface_of(cls: type[Immortal]) -> Interface:
     """What can be called of an immortal of a class: its methods with the schemas of their annotations."""
     check_class(cls)
+    if cls.__keyed__ and cls.first_start is not Immortal.first_start:
+        raise DeclarationError(
+            f"{cls.__name__} is keyed, and first_start is for immortals that are one: an instance begins with its "
+            "first call, so do there what it needs"
+        )
     declared = sorted(cls.__methods__.values(), key=lambda method: method.function.__code__.co_firstlineno)
     kinds: list[Any] = []
     for method in declared:
-        kinds += [method.arguments, method.returns]
-    try:
-        schemas, components = schemas_of(kinds)
-    except TypeError as error:
-        raise DeclarationError(f"{cls.__name__}: {error}") from None
+        own = [method.arguments, method.returns]
+        try:
+            schemas_of(own)
+        except TypeError as error:
+            raise DeclarationError(f"{cls.__name__}.{method.name}: {error}{_remedy(str(error))}") from None
+        kinds += own
+    schemas, components = schemas_of(kinds)
     methods: list[MethodInterface] = []
     for place, method in enumerate(declared):
         arguments = components.pop(_name_of(schemas[2 * place]), schemas[2 * place])
@@ -63,6 +70,13 @@ def interface_of(cls: type[Immortal]) -> Interface:
             )
         )
     return Interface(cls.__name__, methods, cls.__keyed__, components)
+
+
+def _remedy(error: str) -> str:
+    """What to do about types that JSON cannot tell apart."""
+    if not error.startswith("Type unions"):
+        return ""
+    return "; in JSON they look alike: derive them from msgspec.Struct with tag=True, or give each a method"
 
 
 def _name_of(schema: dict[str, Any]) -> str:

@@ -125,7 +125,8 @@ class Instance:
         await asyncio.shield(self._starting)
 
     async def _start(self) -> None:
-        """Log the InitialMessage as record 0, then what has waited for it, and go on with the log.
+        """Log the InitialMessage as record 0, behind the time where that is told, then what has waited for it, and go
+        on with the log.
 
         Each step is a transaction that can be done again from where it stopped, after a crash too.
         """
@@ -135,15 +136,18 @@ class Instance:
         initial = self.store.initial(self.name)
         if initial is not None:
             message = frame(Type.INITIAL_MESSAGE, initial)
-            record = Batch.one(message, id=0, type=INITIAL_LABEL, key=self.name.encode())
+            clock = self.queue.time_now(0)
+            sequence = len(clock)
+            record = Batch.one(message, id=sequence, type=INITIAL_LABEL, key=self.name.encode())
             await self.hub.transact(
                 [
+                    *clock,
                     Append(self.names.log, record),
-                    SetProducer(self.names.log, SEQUENCE_PRODUCER, 1),
+                    SetProducer(self.names.log, SEQUENCE_PRODUCER, sequence + 1),
                     Delete(INITIAL_TABLE, self.name.encode()),
                 ]
             )
-            self.queue.next_sequence = 1
+            self.queue.next_sequence = sequence + 1
         await self._move_pending()
         self.registration.started = True
         await self.store.save(self.registration)
