@@ -18,11 +18,13 @@ from headrace.protocols.ambrosia.binding.declaring import interface_of
 from headrace.protocols.ambrosia.binding.immortal import Immortal, StateError, UpgradeRefused
 from headrace.protocols.ambrosia.binding.methods import DeclarationError
 from headrace.protocols.ambrosia.client import Host
+from headrace.protocols.ambrosia.session import State
 from headrace.protocols.ambrosia.verbs import ImmortalInfo
 
 logger = logging.getLogger("headrace.immortal")
 Kind = TypeVar("Kind", bound=Immortal)
 CHECKPOINT_S: Final = 10.0
+LOOK_S: Final = 0.5
 _only_read: ContextVar[bool] = ContextVar("_only_read", default=False)
 
 
@@ -70,6 +72,11 @@ class _Place:
             )
         return info
 
+    def is_served(self) -> bool:
+        """Whether a program serves it now, this one or another."""
+        found = self._client.entries("immortal.list", {}, ImmortalInfo)
+        return any(info.name == self._name and info.state == State.RUNNING.value for info in found)
+
     def checkpoint(self) -> None:
         """So that the next start has nothing to process again."""
         with contextlib.suppress(HeadraceError):
@@ -109,18 +116,22 @@ async def serve(
     host = Host(
         factory, name=name, receive="", send="", addresses=addresses, watcher=shown, takes_checkpoints=checkpointer
     )
+    telling = None
+    if shown is not None:
+        host.on_away, host.on_primary = shown.away, lambda: shown.ready(place.hub, host.engine.processed)
+        telling = asyncio.ensure_future(_tell(host, place, shown))
     serving = asyncio.ensure_future(host.run())
     ready = asyncio.ensure_future(host.wait_following() if checkpointer else host.wait_primary())
     try:
         await asyncio.wait((serving, ready), return_when=asyncio.FIRST_COMPLETED)
         if serving.done():
             await serving
-        if shown is not None:
-            shown.ready(place.hub, host.engine.processed, checkpointer)
         async with _cancelled_with(serving):
             yield host.immortal  # type: ignore[misc]
     finally:
         ready.cancel()
+        if telling is not None:
+            telling.cancel()
         if not serving.done() and host.is_primary:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.to_thread(place.checkpoint), CHECKPOINT_S)
@@ -128,6 +139,20 @@ async def serve(
         with contextlib.suppress(asyncio.CancelledError):
             await serving
         place.close()
+
+
+async def _tell(host: Host, place: _Place, shown: Shown) -> None:
+    """Say so if it has its state and does not serve."""
+    await host.wait_following()
+    if host.takes_checkpoints:
+        shown.takes_checkpoints(place.hub)
+        return
+    with contextlib.suppress(HeadraceError):
+        while not host.is_primary:
+            if await asyncio.to_thread(place.is_served) and not host.is_primary:
+                shown.stands_by(place.hub)
+                return
+            await asyncio.sleep(LOOK_S)
 
 
 @contextlib.asynccontextmanager
@@ -178,10 +203,24 @@ def run(
 
 
 async def _run(factory: Callable[[], Immortal], name: str, hub: str | None, options: dict[str, Any]) -> None:
+    """A program that stands by, or waits for its hub, is stopped as well: it has nothing to leave in order."""
     stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
+    is_serving = False
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+
+    def stop() -> None:
+        stopped.set()
+        if not is_serving:
+            task.cancel()
+
     for number in (signal.SIGTERM, signal.SIGINT):
         with contextlib.suppress(NotImplementedError, RuntimeError):  # not in the main thread, or on Windows
-            loop.add_signal_handler(number, stopped.set)
-    async with serve(factory, name, hub=hub, **options):
-        await stopped.wait()
+            loop.add_signal_handler(number, stop)
+    try:
+        async with serve(factory, name, hub=hub, **options):
+            is_serving = True
+            await stopped.wait()
+    except asyncio.CancelledError:
+        if not stopped.is_set():
+            raise

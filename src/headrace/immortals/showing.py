@@ -21,14 +21,27 @@ class Shown:
     def __init__(self, name: str) -> None:
         self._name = name
         self._began: dict[int, float] = {}
+        self._is_away = False
 
-    def ready(self, hub: str, processed: int, checkpointer: bool = False) -> None:
-        """It has started or recovered."""
-        if checkpointer:
-            self._say(f"at {hub}: follows, and takes the checkpoints; Ctrl-C stops it")
-            return
+    def ready(self, hub: str, processed: int) -> None:
+        """It has started, recovered or taken over."""
+        self._is_away = False
         past = f", recovered from {processed} messages" if processed else ""
         self._say(f"at {hub}{past}; Ctrl-C stops it, and the next start continues")
+
+    def takes_checkpoints(self, hub: str) -> None:
+        """It never serves."""
+        self._say(f"at {hub}: follows, and takes the checkpoints; Ctrl-C stops it")
+
+    def stands_by(self, hub: str) -> None:
+        """Another program of that name runs."""
+        self._say(f"at {hub}: stands by, and takes over when the program that runs is gone; Ctrl-C stops it")
+
+    def away(self, error: Exception) -> None:
+        """The hub cannot be reached. Said once, however often it is tried."""
+        if not self._is_away:
+            self._is_away = True
+            self._say(f"waits for its hub: {error}")
 
     def called(self, cell: Cell, method: str, message: Call | None) -> None:
         """A method begins."""

@@ -128,6 +128,10 @@ class Host:
         self.says_pair = False
         """Whether the hub wants to know which two sockets are ours (`pairing.py`)."""
         self.takes_checkpoints = takes_checkpoints
+        self.on_away: Callable[[Exception], None] = lambda error: None
+        """Told whenever the hub cannot be reached."""
+        self.on_primary: Callable[[], None] = lambda: None
+        """Told whenever the immortal has started, recovered or taken over."""
 
     @property
     def immortal(self) -> Immortal:
@@ -187,8 +191,9 @@ class Host:
             if self.says_pair or self.takes_checkpoints:
                 self._to_hub.write(mark_of(self._from_hub.get_extra_info("sockname")[1], self.takes_checkpoints))
             self.flush()
-        except (OSError, ValueError, KeyError, Unreachable):
+        except (OSError, ValueError, KeyError, Unreachable) as error:
             await self._unlink()
+            self.on_away(error)
             return False
         self.recoveries += 1
         await self._lost.wait()
@@ -249,6 +254,7 @@ class Host:
         if self.engine.primary:
             if not self._became_primary.is_set():
                 self._became_primary.set()
+                self.on_primary()
                 self._spawn(self.immortal.on_primary(self.itself))
             self._start_effects()
 
