@@ -28,6 +28,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+from echo_floor import floor_ms
 from restate import restate
 
 import headrace
@@ -37,6 +38,7 @@ from headrace.testing.immortals import World
 
 CLIENTS = 50
 WARM_KEYS = 2_000
+FLOOR_CALLS = 500
 WARM_CALLS = 10
 """Of each client, before it is measured: the SDK opens a plain connection after a few."""
 
@@ -231,6 +233,12 @@ def show_one(directory: Path, call_ms: float, query_ms: float) -> None:
     print(
         f"one call takes {call_ms / synced_ms:.1f} x a write and sync of {synced_ms:.2f} ms: its way there and back "
         f"takes {query_ms:.2f} ms, its commit and the sync the other {call_ms - query_ms:.2f} ms"
+    )
+    durable_ms, echo_ms = floor_ms(directory, FLOOR_CALLS)
+    print(
+        f"bare bytes on the same way, through two loops, take {echo_ms:.2f} ms, and {durable_ms:.2f} ms "
+        f"({durable_ms / synced_ms:.1f} x) with a thread that writes and syncs them: one call takes "
+        f"{call_ms / durable_ms:.1f} x that"
     )
 
 

@@ -25,7 +25,7 @@ from headrace.hub.checkpoints import CheckpointWriter
 from headrace.hub.gauges import refresh_gauges, report_damage
 from headrace.hub.hooks import Read
 from headrace.hub.set_aside import check_place
-from headrace.hub.waiters import RecordWaiters, Waiters
+from headrace.hub.waiters import News, RecordWaiters, Waiters
 from headrace.log import ops
 from headrace.log.backend import open_log
 from headrace.log.backup import BackupInfo
@@ -208,7 +208,7 @@ class Hub(HubBase):
         return self._submit((operation,), True)
 
     def _submit(self, operations: Sequence[ops.Op], is_single: bool) -> asyncio.Future[Any]:
-        future: asyncio.Future[Any] = self._loop.create_future()
+        future = News(loop=self._loop)
         token = (future, is_single, time.perf_counter())
         try:
             self._log.submit(operations, token)
@@ -233,12 +233,11 @@ class Hub(HubBase):
         for pending in outcomes:
             if pending.token is not None:  # not the log's own
                 future, is_single, _ = pending.token
-                if future.done():
-                    pass  # nobody waits any more
-                elif pending.error is not None:
+                if pending.error is not None and not future.done():
                     future.set_exception(pending.error)
-                else:
+                elif not future.done():  # else nobody waits any more
                     future.set_result(pending.result[0] if is_single else pending.result)
+                future.tell_first()
             if pending.error is None:
                 for position, operation in enumerate(pending.operations):
                     if not isinstance(operation, ops.Append):

@@ -1,7 +1,7 @@
 """Waiting for a number to pass another: for records, cursors and streams that are still to come.
 
 What either has happened or has not needs no number: `future(key)` is done with `notify(key)`. Threads that wait for
-records have a bell, which rings in whatever thread has stored them.
+records have a bell, which rings in whatever thread has stored them. A transaction may have a listener of its own.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from headrace.errors import HeadraceError
+from headrace.log.bell import Bell as Bell
 
 
 class Waiters:
@@ -57,23 +58,6 @@ class Waiters:
         return [future for future in waiting if not future.done()]
 
 
-class Bell:
-    """Wakes the one thread that waits for it. A ring that nobody waits for is heard by the next wait."""
-
-    def __init__(self) -> None:
-        self._silent = threading.Lock()
-        self._silent.acquire()
-
-    def ring(self, *_: object) -> None:
-        """From any thread."""
-        with contextlib.suppress(RuntimeError):  # it has rung already
-            self._silent.release()
-
-    def wait(self, timeout_s: float) -> bool:
-        """Whether it has rung."""
-        return self._silent.acquire(timeout=timeout_s)
-
-
 class RecordWaiters(Waiters):
     """Those who wait for records of a stream partition: tasks of the loop, and threads.
 
@@ -111,3 +95,29 @@ class RecordWaiters(Waiters):
     def fail(self, error: HeadraceError, concerned: Callable[[Any], bool] = lambda key: True) -> None:
         super().fail(error, concerned)
         self.ring([key for key in list(self._bells) if concerned(key)])
+
+
+Listener = Callable[[asyncio.Future[Any]], None]
+
+
+class News(asyncio.Future[Any]):
+    """What becomes of a transaction. One listener may hear of it a round of the event loop before all others."""
+
+    first: Listener | None = None
+
+    def tell_first(self) -> None:
+        """It is done. A listener that fails keeps the news from nobody else."""
+        if self.first is not None:
+            try:
+                self.first(self)
+            except Exception as error:
+                said = {"message": "whoever heard first of a transaction failed", "exception": error, "future": self}
+                self.get_loop().call_exception_handler(said)
+
+
+def hear_first(future: asyncio.Future[Any], listener: Listener) -> None:
+    """Have a listener told of what becomes of a transaction, before those who await it go on."""
+    if isinstance(future, News) and not future.done():
+        future.first = listener
+    else:
+        future.add_done_callback(listener)

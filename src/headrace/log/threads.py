@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from headrace.log.bell import Bell
 from headrace.log.clock import has_passed
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class LogThreads:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._work = threading.Event()
+        self._work = Bell()
         self._maintain = threading.Event()
         self._room = threading.Event()
         self._stopping = False
@@ -37,7 +38,7 @@ class LogThreads:
     def stop(self) -> None:
         """Returns when both have ended."""
         self._stopping = True
-        self._work.set()
+        self._work.ring()
         self._maintain.set()
         self._writer.join()
         self._keeper.join()
@@ -51,7 +52,6 @@ class LogThreads:
                 log.mark()
                 marked = True
                 continue
-            self._work.clear()
             waited_s = 0.0
             while (log.has_work or log.pipeline.flights) and not self._stopping:
                 self._room.clear()
@@ -70,7 +70,7 @@ class LogThreads:
         return log.commit_once() if log.journal.commits_max == 1 else log.pipeline.step()
 
     def _submitted(self) -> None:
-        self._work.set()
+        self._work.ring()
         if self._log.queue.is_held_back:
             self._room.set()  # it may be small enough to go
 
