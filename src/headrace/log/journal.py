@@ -36,7 +36,7 @@ from google_crc32c import extend as crc32c_extend
 from google_crc32c import value as crc32c
 
 from headrace.errors import HeadraceError
-from headrace.log import runs
+from headrace.log import ahead, runs
 from headrace.log.disk import FULL_ERRNOS, Disk, NewFile, SyncedFile
 from headrace.log.frame import (
     HEADER,
@@ -45,6 +45,8 @@ from headrace.log.frame import (
     Header,
     Salt,
     decode_header,
+    directory_bytes_of,
+    encode_salted_frame,
     frames_bytes,
     random_salt,
     sequence_of,
@@ -65,6 +67,8 @@ END = bytes(8)
 PROOF = f"{DIRECTORY}/proof"
 PROOF_MAGIC = b"HRPROOF1"
 _PROOF = struct.Struct("<8sQQQ")
+SPARE_SHARE = 4
+"""A file that has less than this part of a whole one is not worth keeping."""
 DIRECT_BYTES = 64 * 1024
 """A body of this size is not joined with others before it is written."""
 FILE_HEADER = struct.Struct("<8sIIQII")
@@ -267,6 +271,11 @@ def _next_header(file: _File, at: int, expected: int) -> tuple[int, int]:
     return len(file.data), expected + 1
 
 
+def _head(first_sequence: int, salt: Salt) -> bytes:
+    head = struct.pack("<8sIIQ", FILE_MAGIC, VERSION, salt.magic, first_sequence)
+    return head + struct.pack("<II", crc32c(head), salt.seed)
+
+
 def _pieces(frames: list[EncodedFrame]) -> list[bytes]:
     """What to write, in order: small parts joined, large bodies as they are; and the end."""
     pieces: list[bytes] = []
@@ -295,6 +304,9 @@ class FileJournal(JournalPort):
         self.position = Position(0, 0)
         self._proof: SyncedFile | None = None
         self._proven = NO_PROOF
+        self._ahead: ahead.Ahead | None = None
+        self._ahead_frame: EncodedFrame | None = None
+        """The one whose body that is."""
         self.spares: deque[str] = deque()
         """Files to write over. Their names are durable: no power cut gives them their old ones back."""
 
@@ -354,7 +366,38 @@ class FileJournal(JournalPort):
         if self.spares:
             self._disk.sync_dir(DIRECTORY)  # the process before may have died between a new name and its sync
 
+    def frame(self, offset: int, directory: bytes, *bodies: bytes) -> EncodedFrame:
+        begun, sequence = self._ahead, self.next_sequence
+        directory += bytes(-len(directory) % 8)
+        if begun is None or not begun.fits(directory, bodies):
+            return encode_salted_frame(self.salt, sequence + offset, sequence, directory, *bodies)
+        self._ahead_frame = encode_salted_frame(
+            begun.salt, sequence, sequence, directory, *bodies, data_crc=begun.data_crc
+        )
+        return self._ahead_frame
+
+    def write_ahead(self, body: bytes, producer: bytes) -> Iterator[None]:
+        if len(body) < ahead.LARGE_BYTES:
+            return
+        salt = self._new_salt()
+        is_new = not self.spares
+        path = file_name(self.next_sequence, salt) + SPARE if is_new else self.spares.popleft()
+        self._ahead = ahead.Ahead(self._disk, path, is_new, salt, FILE_HEADER.size, directory_bytes_of(producer), body)
+        yield from self._ahead.slices(END)
+
+    def forget_ahead(self) -> None:
+        begun, self._ahead, self._ahead_frame = self._ahead, None, None
+        if begun is not None:
+            begun.file.close()
+            if begun.is_new:
+                self._disk.unlink(begun.path)
+            else:
+                self.spares.append(begun.path)
+
     def write(self, frames: list[EncodedFrame]) -> None:
+        if self._ahead is not None and frames[0] is self._ahead_frame:
+            self._take(self._ahead, frames[0])
+            return
         self._roll()
         assert self._file is not None
         first_sequence, size = self.position
@@ -364,10 +407,21 @@ class FileJournal(JournalPort):
             if error.errno in FULL_ERRNOS:
                 self._file.truncate(size)  # nothing has happened
             raise
-        self.position = Position(first_sequence, size + frames_bytes(frames))
-        self.next_sequence += len(frames)
-        if self.position.size >= self._file_bytes_max:
+        self._written(len(frames), Position(first_sequence, size + frames_bytes(frames)))
+
+    def _written(self, count: int, position: Position) -> None:
+        self.position = position
+        self.next_sequence += count
+        if position.size >= self._file_bytes_max:
             self.salt = self._new_salt()  # the next frames go to a new file
+
+    def _take(self, begun: ahead.Ahead, frame: EncodedFrame) -> None:
+        """A frame whose body is written already: its file becomes the journal's next."""
+        self._ahead = self._ahead_frame = None
+        pieces = begun.heads(_head(self.next_sequence, begun.salt), frame[0], END)
+        self._begin_file(begun.file, begun.path, begun.salt, pieces)
+        self.salt = begun.salt
+        self._written(1, Position(self.next_sequence, begun.size))
 
     def prove(self) -> None:
         if not self.position.size:
@@ -382,11 +436,16 @@ class FileJournal(JournalPort):
         if self._file is not None and self.position.size < self._file_bytes_max:
             return
         path = file_name(self.next_sequence, self.salt)
-        head = struct.pack("<8sIIQ", FILE_MAGIC, VERSION, self.salt.magic, self.next_sequence)
         made = self.spares.popleft() if self.spares else path
-        file = self._disk.open_synced(made)
+        pieces = [_head(self.next_sequence, self.salt), END]
+        self._begin_file(self._disk.open_synced(made), made, self.salt, pieces)
+        self.position = Position(self.next_sequence, FILE_HEADER.size)
+
+    def _begin_file(self, file: SyncedFile, made: str, salt: Salt, pieces: list[bytes]) -> None:
+        """A file becomes the one that is written to; it is a spare, or new."""
+        path = file_name(self.next_sequence, salt)
         try:
-            file.write_at(0, [head, struct.pack("<II", crc32c(head), self.salt.seed), END])
+            file.write_at(0, pieces)
             if made != path:  # only now: under its new name it must not hold old frames
                 self._disk.rename(made, path)
             self._disk.sync_dir(DIRECTORY)
@@ -398,7 +457,6 @@ class FileJournal(JournalPort):
         if self._file is not None:
             self._file.close()
         self._file = file
-        self.position = Position(self.next_sequence, FILE_HEADER.size)
 
     def sealed_to(self, bytes_max: int) -> int:
         files = journal_files(self._disk)
@@ -412,7 +470,7 @@ class FileJournal(JournalPort):
         kept: list[str] = []
         for path in finished:
             wanted = reuse and len(self.spares) + len(kept) < self._spares_max
-            if wanted and self._disk.size(path) >= self._file_bytes_max:
+            if wanted and self._disk.size(path) * SPARE_SHARE >= self._file_bytes_max:
                 self._disk.rename(path, path + SPARE)
                 kept.append(path + SPARE)
             else:
@@ -426,6 +484,7 @@ class FileJournal(JournalPort):
         return self._disk.free_bytes()
 
     def close(self) -> None:
+        self.forget_ahead()
         for file in (self._file, self._proof):
             if file is not None:
                 file.close()

@@ -115,6 +115,16 @@ class JournalPort(Protocol):
         sequence = self.next_sequence
         return encode_salted_frame(self.salt, sequence + offset, sequence, directory, *bodies)
 
+    def write_ahead(self, body: bytes, producer: bytes) -> Iterator[None]:
+        """Write the body of records before their frame, which must be the only one of the next commit but those that
+        are written between the slices. A journal that has no way to do that does nothing. Errors are those of
+        `write`."""
+        return iter(())
+
+    def forget_ahead(self) -> None:
+        """The frame whose body was written before it does not come, or has come."""
+        return
+
     def write(self, frames: list[EncodedFrame]) -> None:
         """Make the frames of one commit durable: all or none. Raises an `OSError` out of `FULL_ERRNOS` when there is
         no room and nothing has happened; any other error is final."""

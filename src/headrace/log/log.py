@@ -183,6 +183,8 @@ class Log(LogView, LogPort):
         try:
             self._prepare(gathered)
             touched, error = self._commit(gathered, self.settings.disk_reserve_bytes)
+            if not self._is_slicing:
+                self.journal.forget_ahead()
             if isinstance(error, DiskFull):
                 touched, error = self._relieve(gathered, error)
         except Exception as unexpected:  # no writer, no answers: everybody would wait for ever without a word
@@ -191,15 +193,33 @@ class Log(LogView, LogPort):
         self.report(gathered, touched, error)
 
     def _prepare(self, gathered: list[Pending]) -> None:
-        """Find out what a large removal removes."""
+        """Do what takes long for a large transaction, before its commit."""
         op = gathered[0].operations[0]
-        if self._is_slicing or not _is_single(gathered) or not isinstance(op, ops.DeleteMany):
+        if self._is_slicing or not _is_single(gathered):
             return
+        if isinstance(op, ops.DeleteMany):
+            self._prepare_removal(op, gathered[0])
+        elif isinstance(op, ops.Append) and self.state.may_take(op):
+            self._write_ahead(op, gathered[0])
+
+    def _prepare_removal(self, op: ops.DeleteMany, pending: Pending) -> None:
+        """Find out what it removes."""
         stream = self.state.streams.get(op.table)
         if stream is not None and stream.table is not None and len(op.keys) > SLICE_KEYS:
             removals = Removals(stream.table, op.keys)
-            self._do_slices(removals.slices(), gathered[0])
-            gathered[0].removals = removals
+            self._do_slices(removals.slices(), pending)
+            pending.removals = removals
+
+    def _write_ahead(self, op: ops.Append, pending: Pending) -> None:
+        needed = self.settings.disk_reserve_bytes + pending.nbytes
+        if self.failed is not None or self.free_space.free_bytes(needed) < needed:
+            return
+        producer = (op.producer or "").encode(errors="replace")  # one that cannot be encoded is refused by the commit
+        try:
+            self._do_slices(self.journal.write_ahead(op.batch.body, producer), pending)
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                self.end(error)
 
     def _do_slices(self, slices: Iterator[None], pending: Pending) -> None:
         """Something long for a large transaction: what is small, and touches nothing of it, goes between."""
@@ -207,11 +227,12 @@ class Log(LogView, LogPort):
         self._is_slicing = True
         try:
             for _ in slices:
+                self.queue.is_held_back = self.lacks_room
                 beside = self.queue.gather_beside(touches)
                 if beside:
                     self.commit_now(beside)
         finally:
-            self._is_slicing = False
+            self._is_slicing = self.queue.is_held_back = False
 
     def checked(self, gathered: list[Pending], *, is_single: bool = False) -> Commit:
         """A commit of all that is right."""
@@ -243,6 +264,13 @@ class Log(LogView, LogPort):
         self.full = False
         self.commits += bool(commit.frames)
         self.report(gathered, self._settle(commit), None)
+
+    @property
+    def lacks_room(self) -> bool:
+        """Whether sealing must catch up, since the tails have reached their limit: back-pressure instead of memory."""
+        if self.state.tail_bytes <= self.settings.tail_bytes_max or self.failed is not None or self.pipeline.flights:
+            return False
+        return self.maintenance.error is None or self.store.is_shared  # else let the commit meet the disk itself
 
     def _settle(self, commit: Commit, *, may_slice: bool = False) -> Touched:
         with self.lock:

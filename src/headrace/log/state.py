@@ -10,7 +10,7 @@ import msgspec
 
 from headrace.errors import UnknownStream
 from headrace.log import checkpoint, frame
-from headrace.log.ops import CheckpointInfo, StreamInfo, StreamOptions
+from headrace.log.ops import Append, CheckpointInfo, StreamInfo, StreamOptions
 from headrace.log.partition import Partition, ProducerState
 from headrace.log.segment import SegmentRef
 from headrace.log.table import Table, Values
@@ -103,6 +103,14 @@ class State:
             return self.streams[name]
         except KeyError:
             raise UnknownStream(name) from None
+
+    def may_take(self, op: Append) -> bool:
+        """Whether records may be stored, as far as that is quick to tell."""
+        stream = self.streams.get(op.stream)
+        if stream is None or not 0 <= op.partition < len(stream.partitions) or (op.line and op.line.refused):
+            return False
+        last = None if op.producer is None else stream.partitions[op.partition].producer(op.producer)
+        return last is None or op.sequence is None or op.sequence > last.sequence
 
     def matching(self, pattern: str) -> list[Stream]:
         """Streams and tables whose name fits a shell pattern."""

@@ -55,7 +55,7 @@ class LogThreads:
             waited_s = 0.0
             while (log.has_work or log.pipeline.flights) and not self._stopping:
                 self._room.clear()
-                log.queue.is_held_back = self._lacks_room()
+                log.queue.is_held_back = log.lacks_room
                 if not self._step():
                     waited_s = self._wait_for_room(waited_s)
                     continue
@@ -73,13 +73,6 @@ class LogThreads:
         self._work.ring()
         if self._log.queue.is_held_back:
             self._room.set()  # it may be small enough to go
-
-    def _lacks_room(self) -> bool:
-        """Whether sealing must catch up, since the tails have reached their limit: back-pressure instead of memory."""
-        log = self._log
-        if log.state.tail_bytes <= log.settings.tail_bytes_max or log.failed is not None or log.pipeline.flights:
-            return False
-        return log.maintenance.error is None or log.store.is_shared  # else let the commit meet the disk itself
 
     def _wait_for_room(self, waited_s: float) -> float:
         """For a moment, or until something small comes. Returns how long it has been in all."""
