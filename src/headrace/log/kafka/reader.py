@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -16,11 +17,13 @@ import msgspec
 
 from headrace.log.frame import HEADER, decode_header
 from headrace.log.journal_port import CutMeanwhile, GoodFrame, Unrecoverable
-from headrace.log.kafka.client import Consumer, KafkaError, KafkaPort, OffsetOutOfRange
+from headrace.log.kafka.client import Consumer, KafkaError, KafkaPort, OffsetOutOfRange, Received
 from headrace.log.kafka.messages import decode
 from headrace.log.kafka.rule import Counted, Rule
 
 RECEIVE_S = 0.5
+UNPACKED_BYTES_MAX = 16 * 1024 * 1024
+"""So much is unpacked at once, and the rest of what came later: a few bytes may hold very many."""
 
 
 class Piece(NamedTuple):
@@ -111,6 +114,8 @@ class CellReader:
         self.pieces = Pieces(piece_bytes_max)
         self.foreign = 0
         """Messages that no hub wrote."""
+        self._came: deque[Received] = deque()
+        """And was not looked at yet."""
 
     def read_to(self, end: int) -> Iterator[GoodFrame]:
         """The frames that count up to an offset, at least. Raises when nothing comes for too long."""
@@ -128,11 +133,30 @@ class CellReader:
                 )
 
     def receive(self, timeout_s: float) -> list[Counted] | None:
-        """Read on: the commits that count with what came; None when nothing came."""
+        """Read on: the commits that count with what came, or with the first of it; None when nothing came."""
+        if not self._came:
+            self._came.extend(self._consume(timeout_s))
+        if not self._came:
+            return None
+        commits, size = [], 0
+        while self._came and size < UNPACKED_BYTES_MAX:
+            offset, _, value = self._came.popleft()
+            message = decode(value, offset)
+            self.offset = offset + 1
+            if message is None:
+                self.foreign += 1
+                continue
+            size += len(message.body)
+            if counted := self.rule.feed(offset, message):
+                self.pieces.add(counted.epoch, counted.sequence, counted.offset, len(counted.body))
+                commits.append(counted)
+        return commits
+
+    def _consume(self, timeout_s: float) -> list[Received]:
         if self._consumer is None:
             self._consumer = self._kafka.consumer(self._topic, self._cell, self.offset)
         try:
-            received = self._consumer.receive(timeout_s)
+            return self._consumer.receive(timeout_s)
         except OffsetOutOfRange as error:
             if self.offset < self._kafka.bounds(self._topic, self._cell)[0]:
                 raise CutMeanwhile(f"{self._topic}/{self._cell} was cut while it was read") from error
@@ -140,18 +164,6 @@ class CellReader:
                 f"{self._topic}/{self._cell} has no offset {self.offset} ({error}): the topic was cut, or deleted and "
                 "created again; the hub does not start over without being told to"
             ) from error
-        if not received:
-            return None
-        commits = []
-        for offset, _, value in received:
-            message = decode(value, offset)
-            self.offset = offset + 1
-            if message is None:
-                self.foreign += 1
-            elif counted := self.rule.feed(offset, message):
-                self.pieces.add(counted.epoch, counted.sequence, counted.offset, len(counted.body))
-                commits.append(counted)
-        return commits
 
     def frames(self, commit: Counted) -> Iterator[GoodFrame]:
         """The frames of a commit."""

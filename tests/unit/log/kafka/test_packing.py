@@ -11,8 +11,9 @@ from headrace.config.sections import Kafka as KafkaSettings
 from headrace.log.journal_port import Unrecoverable
 from headrace.log.kafka.client import Received
 from headrace.log.kafka.confluent import FIXED_PRODUCER
-from headrace.log.kafka.messages import HEAD, Kind, commit_messages, decode
+from headrace.log.kafka.messages import BODY_BYTES_MAX, HEAD, Kind, commit_messages, decode
 from headrace.log.kafka.packing import SIZE_MAX, WORTH_BYTES, BadPacking, pack, unpack
+from headrace.log.kafka.reader import BEGINNING, UNPACKED_BYTES_MAX, CellReader
 from headrace.log.kafka.topic_store import PACKED, TopicStore
 from headrace.log.store import BlobDamaged
 from headrace.testing import FakeKafka
@@ -87,6 +88,24 @@ def test_a_commit_that_cannot_be_unpacked_stops_the_reader() -> None:
     damaged[-1] ^= 1
     with pytest.raises(Unrecoverable, match="checksum"):
         decode(bytes(damaged), 7)
+
+
+def test_a_reader_unpacks_some_at_a_time(kafka: FakeKafka) -> None:
+    """Some kilobytes of messages may hold hundreds of megabytes."""
+    producer = kafka.producer("blobs")
+    for sequence in range(40):
+        for value in commit_messages(0, sequence, [(bytes(BODY_BYTES_MAX),)], compression="zstd"):
+            assert len(value) < 1_000
+            producer.send(0, value)
+    producer.poll(1)
+    reader = CellReader(kafka, "blobs", 0, BEGINNING, timeout_s=1, piece_bytes_max=2**30)
+    sizes = []
+    while reader.offset < 40:
+        commits = reader.receive(1)
+        assert commits is not None
+        sizes.append(sum(len(commit.body) for commit in commits))
+    assert max(sizes) < UNPACKED_BYTES_MAX + BODY_BYTES_MAX
+    assert (sum(sizes), reader.rule.sequence) == (40 * BODY_BYTES_MAX, 40)
 
 
 @pytest.fixture
