@@ -49,7 +49,7 @@ IN_PIPELINES: tuple[type[Producer], ...] = (OckamProducer, FutoinProducer, SdkPr
 def population(world: World, hub: HubProcess, book: Book) -> list[Actor]:
     chance = world.random
     streams = ["orders", "clicks"][: chance.randint(1, 2)]
-    count, pace_s = chance.choice([(15, 0.5), (20, 3.0), (40, 0.1), (40, 1.0), (100, 0.1)])
+    count, pace_s = chance.choice([(10, 0.5), (15, 2.0), (30, 0.1), (30, 1.0), (60, 0.1)])
     producers = [
         kind(number, hub, book, chance.choice(streams), count, pace_s)
         for kind in PRODUCERS
@@ -74,7 +74,7 @@ def population(world: World, hub: HubProcess, book: Book) -> list[Actor]:
     if chance.random() < 0.2:
         actors += [IgniteCounter(number, hub, book, count // 3) for number in range(2)]
     if chance.random() < 0.2:
-        actors += [Bank(number, hub, book, count // 4) for number in range(chance.randint(1, 3))]
+        actors += [Bank(number, hub, book, count // 5) for number in range(chance.randint(1, 3))]
     if chance.random() < 0.2:
         actors += [TableWriter(number, hub, book, count) for number in range(chance.randint(1, 2))]
     if chance.random() < 0.2:

@@ -23,7 +23,7 @@ from headrace.testing.world.scheduler import Stuck
 from headrace.testing.world.weather import Weather
 from headrace.testing.world.world import World, opened
 
-STORMS_S = (15.0, 30.0, 60.0)
+STORMS_S = (10.0, 20.0, 50.0)
 """How long faults last."""
 CALM_S = 900.0
 """So long everything may take to catch up when the faults have stopped."""

@@ -163,7 +163,7 @@ class NamedWorker(AgentWorker):
                     self.book.wrong.append(f"{self.name} was given {name}, which was finished before")
                 self._given(name, fabric)
                 await asyncio.sleep(self.random.uniform(0, 2))
-                if self.holders[name][0] is self:
+                if self.holders.get(name, (None,))[0] is self:
                     del self.holders[name]
                 call.cancel()
 
