@@ -169,6 +169,11 @@ BUGS = {
     "a program of an old version loads a newer state": Bug(
         "protocols/ambrosia/binding/engine.py", "        if known[-1] != kind:\n", "        if False:\n"
     ),
+    "of the calls of a key that came meanwhile only the first begins": Bug(
+        "protocols/ambrosia/binding/cell.py",
+        "            while not begins and self.waiting_calls and not self.busy:\n",
+        "            if not begins and self.waiting_calls and not self.busy:\n",
+    ),
     "Wallaroo streams whose names meet are one": Bug(
         "protocols/wallaroo/claims.py",
         "        return name if is_free else naming.name_apart(self._rule, *parts)\n",
