@@ -65,20 +65,7 @@ def population(world: World, hub: HubProcess, book: Book) -> list[Actor]:
         actors += _in_partitions(hub, book, count, pace_s)
     if chance.random() < 0.2:
         actors += _in_a_pipeline(hub, book, count // 2, pace_s)
-    if chance.random() < 0.25:
-        actors += [IgniteWriter(number, hub, book, count) for number in range(chance.randint(1, 2))]
-    if chance.random() < 0.2:
-        actors.append(Mapper(0, hub, book, count))
-    if chance.random() < 0.2:
-        actors.append(Keeper(0, hub, book, count))
-    if chance.random() < 0.2:
-        actors += [IgniteCounter(number, hub, book, count // 3) for number in range(2)]
-    if chance.random() < 0.2:
-        actors += [Bank(number, hub, book, count // 5) for number in range(chance.randint(1, 3))]
-    if chance.random() < 0.2:
-        actors += [TableWriter(number, hub, book, count) for number in range(chance.randint(1, 2))]
-    if chance.random() < 0.2:
-        actors.append(Librarian(0, hub, book, count))
+    actors += _at_tables(hub, book, count)
     if chance.random() < 0.2:
         actors += company(hub, book, count)
     actors += [reader(0, hub, book, chance.choice(streams)) for reader in READERS if chance.random() < 0.25]
@@ -97,16 +84,7 @@ def population(world: World, hub: HubProcess, book: Book) -> list[Actor]:
     if chance.random() < 0.2:
         gatekeeper = Gatekeeper(0, hub, book)
         actors += [gatekeeper, Guest(0, hub, book, gatekeeper)]
-    if chance.random() < 0.2:
-        players = [ImmortalActor(number, hub, book, name) for number, name in enumerate(("ping", "pong"))]
-        actors += players
-        actors += [StandIn(number, hub, book, each) for number, each in enumerate(players) if chance.random() < 0.25]
-    if chance.random() < 0.2:
-        clerk = ClerkActor(0, hub, book)
-        actors.append(clerk)
-        actors += [Customer(0, hub, book, clerk) for _ in range(chance.randint(0, 1))]
-    if chance.random() < 0.2:
-        actors += tills(hub, book)
+    actors += _immortals(hub, book)
     return actors
 
 
@@ -134,3 +112,39 @@ def _in_a_pipeline(hub: HubProcess, book: Book, count: int, pace_s: float) -> li
     for producer in producers:
         producer.begins_after = pipeline
     return [pipeline, *producers]
+
+
+def _at_tables(hub: HubProcess, book: Book, count: int) -> list[Actor]:
+    """Writers of caches and tables."""
+    chance, actors = hub.world.random, list[Actor]()
+    if chance.random() < 0.25:
+        actors += [IgniteWriter(number, hub, book, count) for number in range(chance.randint(1, 2))]
+    if chance.random() < 0.2:
+        actors.append(Mapper(0, hub, book, count))
+    if chance.random() < 0.2:
+        actors.append(Keeper(0, hub, book, count))
+    if chance.random() < 0.2:
+        actors += [IgniteCounter(number, hub, book, count // 3) for number in range(2)]
+    if chance.random() < 0.2:
+        actors += [Bank(number, hub, book, count // 5) for number in range(chance.randint(1, 3))]
+    if chance.random() < 0.2:
+        actors += [TableWriter(number, hub, book, count) for number in range(chance.randint(1, 2))]
+    if chance.random() < 0.2:
+        actors.append(Librarian(0, hub, book, count))
+    return actors
+
+
+def _immortals(hub: HubProcess, book: Book) -> list[Actor]:
+    """Programs of immortals, and those who call them."""
+    chance, actors = hub.world.random, list[Actor]()
+    if chance.random() < 0.2:
+        players = [ImmortalActor(number, hub, book, name) for number, name in enumerate(("ping", "pong"))]
+        actors += players
+        actors += [StandIn(number, hub, book, each) for number, each in enumerate(players) if chance.random() < 0.25]
+    if chance.random() < 0.2:
+        clerk = ClerkActor(0, hub, book)
+        actors.append(clerk)
+        actors += [Customer(0, hub, book, clerk) for _ in range(chance.randint(0, 1))]
+    if chance.random() < 0.2:
+        actors += tills(hub, book)
+    return actors
