@@ -45,7 +45,8 @@ from headrace.spark.pipelines.definition import TRIGGER_DEFAULT
 from headrace.spark.pipelines.runner import start_query
 from headrace.spark.spark_session import engine_of
 
-TRIALS = 3
+TRIALS = 6
+"""In the first of them the JVM still compiles."""
 WARM_UP_S = 40
 TASKS = 4
 """In real time each task holds a slot: those of the hub's query and of Kafka's, with a window count."""

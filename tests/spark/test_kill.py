@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -70,25 +71,36 @@ def test_exactly_once_through_kills_of_drivers_and_hubs(stage: Stage) -> None:
     assert stage.tally() == (0, 0, 0)
 
 
-def test_two_drivers_on_one_checkpoint(stage: Stage) -> None:
-    """The older one is fenced off; the results stay exact."""
+@pytest.mark.needs("javac")
+@pytest.mark.parametrize("real_time", ["", REAL_TIME])
+def test_two_drivers_on_one_checkpoint(stage: Stage, real_time: str) -> None:
+    """The older one is stopped in the middle of a batch, and fenced off when it wakes; the results stay exact. The hub
+    is killed meanwhile, and in real time the newer one begins with the checkpoint of an earlier day."""
     stage.produce()
-    stage.start_driver()
+    stage.start_driver(real_time)
     first = stage.driver
     wait_until(lambda: stage.out() == RECORDS_PER_APPEND, "the first driver", 200)
     assert first is not None
-    os.killpg(first.pid, signal.SIGSTOP)
+    checkpoint, older = stage.place / "checkpoint", stage.place / "older"
+    if real_time:
+        shutil.copytree(checkpoint, older)
     stage.produce()
-    stage.start_driver()
-    wait_until(lambda: stage.out() == 2 * RECORDS_PER_APPEND, "the second driver", 200)
+    os.killpg(first.pid, signal.SIGSTOP)
+    stage.kill(stage.hub)
+    stage.start_hub()
+    if real_time:
+        shutil.rmtree(checkpoint)
+        older.rename(checkpoint)
+    stage.produce()
+    stage.start_driver(real_time)
+    wait_until(lambda: stage.out() == 3 * RECORDS_PER_APPEND, "the second driver", 200)
     os.killpg(first.pid, signal.SIGCONT)
     for _ in range(3):
         stage.produce()
-    total = stage.sequence * RECORDS_PER_APPEND
-    wait_until(lambda: stage.out() >= total, "everything", 120)
-    assert first.wait(60) != 0
+    wait_until(lambda: stage.out() >= stage.total, "everything", 120)
+    assert first.wait(120) != 0
     try:
         results = stage.results()
     except HeadraceError as error:
         raise AssertionError("the hub must still answer") from error
-    assert results == list(range(total))
+    assert results == list(range(stage.total))
