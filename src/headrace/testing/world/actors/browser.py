@@ -11,7 +11,8 @@ from headrace.testing.world.actors.actor import ANSWER_S, LOST, Answered, Watche
 ALIVE = (200,)
 READY = (200, 503)
 JSON = {"content-type": "application/json"}
-PAGES: tuple[tuple[str, str, dict[str, str], tuple[int, ...]], ...] = (
+Page = tuple[str, str, dict[str, str], tuple[int, ...]]
+PAGES: tuple[Page, ...] = (
     ("GET", "/health", {}, READY),
     ("GET", "/health/ready", {}, READY),
     ("GET", "/health/live", {}, ALIVE),
@@ -33,7 +34,11 @@ PAGES: tuple[tuple[str, str, dict[str, str], tuple[int, ...]], ...] = (
     ("POST", "/api/v1/hub.info", JSON | {"authorization": "Basic nobody"}, (401, 429)),
 )
 """What is asked, and what may be answered."""
-LARGE = (("GET", "/metrics", {}, ALIVE), ("GET", "/api/openapi.json", {}, ALIVE), ("GET", "/", {}, ALIVE))
+LARGE: tuple[Page, ...] = (
+    ("GET", "/metrics", {}, ALIVE),
+    ("GET", "/api/openapi.json", {}, ALIVE),
+    ("GET", "/", {}, ALIVE),
+)
 """The same, and what takes most of a world's time."""
 
 

@@ -143,7 +143,8 @@ class Keeper(Mapper):
             self.book.holds(register, got.result())
 
     async def _clear(self, client: IgniteClient, keys: list[bytes]) -> None:
-        op, *asked = self.random.choice([(CLEAR_KEY, keys[0]), (CLEAR_KEYS, keys), (REMOVE_ALL,)])
+        ways: list[tuple[Any, ...]] = [(CLEAR_KEY, keys[0]), (CLEAR_KEYS, keys), (REMOVE_ALL,)]
+        op, *asked = self.random.choice(ways)
         gone = {CLEAR_KEY: keys[:1], CLEAR_KEYS: keys}.get(op, list(self.registers))
         await self._change(client, op, gone, NULL, *asked)
 
