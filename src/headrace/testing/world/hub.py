@@ -86,6 +86,8 @@ REGISTERED = ("clerk", "tills")
 """Those that somebody registers."""
 GUEST_KEY = b"a key of the world"
 """With which a guest may sign its messages."""
+ANSWERS_KEPT_S = 10_000_000
+"""Answers to calls with a key outlast every jump of a clock."""
 FAREWELL_S = 2
 """So long after that somebody who was removed and says nothing is cut off."""
 TOLD_S = 1.0
@@ -188,6 +190,7 @@ class HubProcess:
             f"futoin.mac_keys.guest={base64.b64encode(GUEST_KEY).decode()}",
             "security.anonymous=admin",
             f"security.farewell_s={FAREWELL_S}",
+            f"ambrosia.answers_kept_s={ANSWERS_KEPT_S}",
             data,
             *listen,
             *immortals,
