@@ -67,6 +67,29 @@ def test_a_hub_that_has_fewer_records_in_real_time(spark: Any, tmp_path: Path) -
         hub.close()
 
 
+def test_a_hub_that_comes_back_with_fewer_records_in_the_middle_of_a_batch(
+    hub: ThreadHub, spark: Any, name: str, start: Start, tmp_path: Path
+) -> None:
+    """Whoever follows it would wait for the stream to get there, and miss what it is given until then."""
+    older = ThreadHub(tmp_path / "older")
+    older.create("in")
+    older.append("in", numbers(0, 15))
+    older.close()
+    source = ThreadHub(tmp_path / "data")
+    address = source.address
+    try:
+        source.create("in")
+        frame = read_stream(spark, "in", hub=address, hub_wait_seconds=2).select("payload")
+        query = start(frame, LONG, tmp_path / "checkpoint")
+        source.append("in", numbers(0, 20))
+        wait_for(hub, name, 20, query)
+        source.close()
+        source = ThreadHub(tmp_path / "older", address=address)
+        assert "'in' partition 0 ends at 15 now, and records up to 20 were read" in failure(query)
+    finally:
+        source.close()
+
+
 def test_a_stream_that_comes_later(hub: ThreadHub, spark: Any, name: str, start: Start) -> None:
     """The query waits for it, and does not begin a long batch of nothing."""
 

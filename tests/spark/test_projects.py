@@ -37,6 +37,7 @@ def headrace(place: Path, *arguments: str, engine: str = "") -> str:
         check=False,
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    assert "UserWarning" not in done.stdout + done.stderr
     return done.stdout
 
 

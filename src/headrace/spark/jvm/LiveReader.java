@@ -35,6 +35,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
   private ColumnarBatch batch;
   private boolean[] isWanted;
   private InternalRow row;
+  private long first;
   private long next;
   private Appender sink;
   private boolean isOpen;
@@ -119,6 +120,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     if (sink != null) {
       next = Math.max(next, sink.attach(start.stream(), start.partition(), () -> next));
     }
+    first = next;
     Follow kept = KEPT.remove(key());
     if (kept != null && (kept.next != next || kept.call.isOver())) {
       kept.call.cancel();
@@ -199,11 +201,29 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
       }
     }
     try {
+      checkEnd();
       use(new Follow(wanted.hub().read(start.stream(), start.partition(), next, -1, stored, null), next));
       return true;
     } catch (HubError error) {
       await(error);
       return false;
+    }
+  }
+
+  /**
+   * A hub that was away may come back with an older copy of its data. Whoever follows it waits for the stream to get
+   * here, and never sees what it is given until then.
+   */
+  private void checkEnd() throws IOException {
+    if (next == first) {
+      return;
+    }
+    for (Hub.Stream now : new Hub(wanted.hub().access(), 0).describe(List.of(start.stream()))) {
+      if (start.partition() < now.partitions() && now.next()[start.partition()] < next) {
+        throw HubError.unreachable("stream '" + start.stream() + "' partition " + start.partition() + " ends at "
+            + now.next()[start.partition()] + " now, and records up to " + next + " were read: the hub has another "
+            + "data directory, or an older copy of its own");
+      }
     }
   }
 

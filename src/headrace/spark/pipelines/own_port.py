@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from typing import Any
 
 PORT = "spark.connect.grpc.binding.port"
@@ -50,6 +51,8 @@ def take_own_port() -> None:
 if __name__ == "__main__":
     sys.path.pop(0)  # the folder of this file: its modules are not for a project to import
     take_own_port()
+    # The server has it from its settings; Spark's client offers it once more, and warns that it is static.
+    warnings.filterwarnings("ignore", "Failed to set spark.sql.extensions")
     from pyspark.pipelines import cli
 
     cli.main()
