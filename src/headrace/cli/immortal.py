@@ -7,6 +7,7 @@ import datetime
 import importlib
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -412,7 +413,12 @@ def _immortal_in(file: str) -> type[Immortal]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     with only_read():
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+            where = f", in line {lines[-1]}" if lines else ""  # errors of syntax say it themselves
+            fail(f"{path} cannot be imported: {type(error).__name__}: {error}{where}", code="bad-request")
     found = {
         each.__name__: each
         for each in vars(module).values()

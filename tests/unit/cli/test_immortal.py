@@ -165,6 +165,13 @@ def test_new_code_is_checked_and_methods_are_called(headrace: Command, served: S
     run = '\nfrom headrace.immortals import run\n\nrun(Counter, "counter", "127.0.0.1:1")\n'
     served_too.write_text(head + body + poke.format("amount") + run)
     assert "the same" in headrace("immortal", "check", "counter", str(served_too)).out
+    broken = tmp_path / "broken.py"
+    for text, said in {
+        "def x(:\n": "SyntaxError: invalid syntax (broken.py, line 1)",
+        "x = 1\ny = x.z\n": "AttributeError: 'int' object has no attribute 'z', in line 2",
+    }.items():
+        broken.write_text(text)
+        assert f"cannot be imported: {said}" in headrace("immortal", "check", "counter", str(broken)).err
     for wrong in (str(empty), f"{same}:Nobody", str(tmp_path / "none.py")):
         assert headrace("immortal", "check", "counter", wrong).code == 2
     assert headrace("immortal", "call", "counter", "add", "[1]").code == 2

@@ -268,6 +268,45 @@ def test_durations() -> None:
     assert [seconds_of(each) for each in (1.5, "2m", "1d")] == [1.5, 120, 86_400]
 
 
+class Stray(Immortal):
+    kept: int = 0
+    _own: int = 0
+
+    @property
+    def double(self) -> int:
+        return 2 * self.kept
+
+    @double.setter
+    def double(self, value: int) -> None:
+        self.kept = value // 2
+
+    @method
+    def fine(self) -> None:
+        self.kept, self._own, self.double = 1, 2, 3
+        self._other = 4
+
+    @method
+    def sloppy(self) -> None:
+        self.kept += 1
+        self.count = 1
+
+
+class Careful(Stray):
+    """It says itself what is kept."""
+
+    def save_state(self) -> bytes:
+        return b""
+
+    def load_state(self, data: bytes) -> None:
+        """There is nothing."""
+
+
+def test_an_attribute_that_a_checkpoint_would_lose_is_found_before_the_program_starts() -> None:
+    with pytest.raises(DeclarationError, match=r"Stray.sloppy \(test_immortals_declared.py:\d+\) sets self.count"):
+        interface_of(Stray)
+    assert interface_of(Careful).kind == "Careful"
+
+
 @dataclass
 class Card:
     number: str

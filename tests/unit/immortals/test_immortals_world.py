@@ -3,6 +3,7 @@ killed behind every log write, and comes to the same end."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -147,6 +148,38 @@ def test_cron_goes_on_for_ever() -> None:
         return clock.seen()
 
     assert survives(scenario) == ["morning"] * 3
+
+
+class Planner(Immortal):
+    came: list[str] = []
+
+    @method
+    def plan(self) -> None:
+        tomorrow = (self.now() + timedelta(days=1)).replace(tzinfo=None)
+        self.later(tomorrow, self.come)
+
+    @method
+    def come(self) -> None:
+        self.came.append(self.now().isoformat())
+
+    @query
+    def seen(self) -> list[str]:
+        return self.came
+
+
+def test_a_moment_without_a_zone_is_one_of_utc_wherever_the_program_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for zone in ("UTC", "America/New_York"):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        world = World()
+        planner = world.add(Planner, "planner")
+        planner.plan()
+        world.skip("3d")
+        found.append(planner.seen())
+    monkeypatch.undo()
+    time.tzset()
+    assert found[0] == found[1]
 
 
 class Reporter(Immortal):

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from headrace.protocols.ambrosia.binding.determinism import check_class
-from headrace.protocols.ambrosia.binding.immortal import Immortal
+from headrace.protocols.ambrosia.binding.determinism import check_attributes, check_class
+from headrace.protocols.ambrosia.binding.immortal import Immortal, annotations_of
 from headrace.protocols.ambrosia.binding.methods import DeclarationError
 from headrace.protocols.ambrosia.binding.values import schemas_of
 from headrace.protocols.ambrosia.codec import RpcType
@@ -39,6 +39,8 @@ def immortal(
 def interface_of(cls: type[Immortal]) -> Interface:
     """What can be called of an immortal of a class: its methods with the schemas of their annotations."""
     check_class(cls)
+    if cls.save_state is Immortal.save_state:
+        check_attributes(cls, annotations_of(cls))
     if cls.__keyed__ and cls.first_start is not Immortal.first_start:
         raise DeclarationError(
             f"{cls.__name__} is keyed, and first_start is for immortals that are one: an instance begins with its "

@@ -21,7 +21,7 @@ import sys
 import textwrap
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -99,6 +99,30 @@ def check_class(cls: type[Immortal]) -> None:
             raise DeclarationError(
                 f"{cls.__name__}.{name} ({file}:{use.line}) uses {use.what}{where}: a recovery runs the method again "
                 f"and would get another answer; {use.remedy}"
+            )
+
+
+def check_attributes(cls: type[Immortal], kept: Collection[str]) -> None:
+    """Refuse a class that sets attributes which no checkpoint keeps: `kept` are those that one does."""
+    queries = {method.name for method in cls.__methods__.values() if method.is_query}
+    for name, member in inspect.getmembers(cls, inspect.isfunction):
+        function = inspect.unwrap(member)
+        tree = None if name in queries or function.__module__.startswith("headrace.protocols.") else _tree(function)
+        if tree is None or not function.__code__.co_argcount:
+            continue
+        itself = function.__code__.co_varnames[0]
+        for node in ast.walk(tree):
+            is_set = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+            if not is_set or not isinstance(node.value, ast.Name) or node.value.id != itself:
+                continue
+            known = getattr(cls, node.attr, None)
+            if node.attr in kept or node.attr.startswith("_") or inspect.isdatadescriptor(known):
+                continue
+            file, line = os.path.basename(function.__code__.co_filename), function.__code__.co_firstlineno
+            raise DeclarationError(
+                f"{cls.__name__}.{name} ({file}:{line + node.lineno - 1}) sets self.{node.attr}, which a checkpoint "
+                f"would lose: annotate it in the class ({node.attr}: …), or begin its name with an underscore if it "
+                "need not be kept"
             )
 
 

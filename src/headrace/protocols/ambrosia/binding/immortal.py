@@ -94,7 +94,7 @@ class Immortal:
         if (args or kwargs) and cls.__init__ is object.__init__:
             raise TypeError(f"{cls.__name__}() takes no arguments")
         self = super().__new__(cls)
-        for name in _annotations(cls):
+        for name in annotations_of(cls):
             value = getattr(cls, name, None)
             if isinstance(value, CONTAINERS) or not (name.startswith("_") or inspect.isdatadescriptor(value)):
                 own = copy.deepcopy(value)
@@ -260,10 +260,11 @@ class Immortal:
         return Token(self._cell, kind, self.uuid().hex)
 
     def later(self, delay: Delay | datetime, method: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> int:
-        """Call a method after a delay, or at a moment: one of this object, or of a proxy. No method waits meanwhile.
-        The number is for `cancel_later`."""
-        if isinstance(delay, datetime):
-            deadline_us = int(delay.timestamp() * MICROSECONDS)
+        """Call a method after a delay, or at a moment (of UTC if it names no zone): one of this object, or of a proxy.
+        No method waits meanwhile. The number is for `cancel_later`."""
+        if isinstance(delay, datetime):  # one without a zone must not depend on where the program runs
+            moment = delay if delay.tzinfo is not None else delay.replace(tzinfo=UTC)
+            deadline_us = int(moment.timestamp() * MICROSECONDS)
         else:
             deadline_us = int((self.now().timestamp() + seconds_of(delay)) * MICROSECONDS)
         destination, number, data = target_of(self._cell, method, args, kwargs)
@@ -346,7 +347,7 @@ def _shared_values(cls: type) -> dict[str, Any]:
     return values
 
 
-def _annotations(cls: type) -> list[str]:
+def annotations_of(cls: type) -> list[str]:
     """Annotated attributes, without those of `Immortal` itself and those of the class rather than its objects."""
     names: dict[str, None] = {}
     for base in cls.__mro__:
@@ -361,7 +362,7 @@ def _state_fields(cls: type) -> dict[str, Any]:
     """Annotated attributes with their types, without private ones."""
     if cls not in _fields:
         hints = get_type_hints(cls)
-        _fields[cls] = {name: hints[name] for name in _annotations(cls) if not name.startswith("_")}
+        _fields[cls] = {name: hints[name] for name in annotations_of(cls) if not name.startswith("_")}
     return _fields[cls]
 
 
