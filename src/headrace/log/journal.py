@@ -26,6 +26,7 @@ Only the last file can have a torn tail. The bytes of a torn tail are moved to `
 from __future__ import annotations
 
 import itertools
+import re
 import struct
 import sys
 from collections import deque
@@ -58,6 +59,7 @@ DIRECTORY = JOURNAL
 QUARANTINE = "quarantine"
 SUFFIX = ".journal"
 SPARE = ".spare"
+NAME = re.compile(r"[0-9]{20}(-[0-9a-f]{16})?\.journal")
 FILE_MAGIC = b"HEADRACE"
 VERSION = 3
 VERSIONS = (1, 2, 3)
@@ -85,8 +87,8 @@ def file_name(first_sequence: int, salt: Salt) -> str:
 
 
 def journal_files(disk: Disk) -> list[str]:
-    """Paths of the journal files, oldest first."""
-    return [f"{DIRECTORY}/{name}" for name in disk.list(DIRECTORY) if name.endswith(SUFFIX)]
+    """Paths of the journal files, oldest first. What has another name is none."""
+    return [f"{DIRECTORY}/{name}" for name in disk.list(DIRECTORY) if NAME.fullmatch(name)]
 
 
 def first_sequence_of(path: str) -> int:
@@ -177,8 +179,7 @@ def _scan_file(file: _File, expected: int, following: int | None, proven: int) -
                 return expected
         if header is not None:
             yield _damaged(path, data, at, header)
-            at += header.frame_bytes
-            expected += 1
+            at, expected = at + header.frame_bytes, expected + 1
             continue
         resumed_at, resumed = _next_header(file, behind, expected)
         yield LostFrames(expected, resumed, path, at, resumed_at - at)

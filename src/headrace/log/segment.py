@@ -11,6 +11,7 @@ first touched; one that fails is never served.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -27,6 +28,8 @@ from headrace.log.store import NewBlob, Store
 
 DIRECTORY = "segments"
 SUFFIX = ".arrow"
+NAME = re.compile(r"([0-9]{20})-([0-9]{20})\.arrow")
+INDEXES_MAX = 2**63 - 1
 METADATA_KEY = b"headrace"
 BATCH_BYTES = 1024 * 1024
 SYNC_BYTES = 4 * 1024 * 1024
@@ -108,10 +111,11 @@ def list_segments(
 
 
 def _parse_name(name: str) -> tuple[int, int] | None:
-    first, separator, rest = name.removesuffix(SUFFIX).partition("-")
-    if not (name.endswith(SUFFIX) and separator and first.isdigit() and rest.isdigit()):
+    match = NAME.fullmatch(name)
+    if match is None:
         return None
-    return int(first), int(rest)
+    first, next_index = int(match[1]), int(match[2])
+    return (first, next_index) if first < next_index <= INDEXES_MAX else None
 
 
 def write_segment(

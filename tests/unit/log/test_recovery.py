@@ -543,3 +543,29 @@ def test_time_goes_on_after_a_restart_with_a_clock_set_back() -> None:
     fill(log, "a", 1)
     times = log.read("a", 0).column("time").to_pylist()
     assert times[0] <= times[1]
+
+
+STRANGE = [
+    "journal/abc.journal",
+    "journal/٠٠١.journal",
+    "journal/00000000000000000099-xyz.journal",
+    "journal/Copy of 00000000000000000000.journal",
+    "segments/1/0/²-³.arrow",
+    "segments/1/0/00000000000000000009-00000000000000000003.arrow",
+    "segments/1/0/00000000000000000000-99999999999999999999.arrow",
+]
+
+
+@pytest.mark.parametrize("path", STRANGE)
+def test_a_file_of_a_strange_name_changes_nothing(path: str) -> None:
+    disk = MemoryDisk()
+    log = open_log(disk)
+    do(log, ops.CreateStream("s"))
+    for number in range(30):
+        do(log, ops.Append("s", Batch.one(b"%d" % number * 100)))
+    log.close()
+    disk.put(path, b"x" * 100)
+    log = open_log(disk)
+    assert not log.recovered.findings
+    assert len(payloads(log, "s")) == 30
+    assert do(log, ops.Append("s", Batch.one(b"x"))).first == 30
