@@ -96,7 +96,7 @@ class Garbage:
         self._longest_s = 0.0
 
 
-async def look_when_idle(garbage: Garbage, cpu_s: Callable[[], float] = time.process_time) -> None:
+async def look_when_idle(garbage: Garbage, cpu_s: Callable[[], float] = lambda: time.process_time()) -> None:
     """For as long as the hub serves."""
     while True:
         began_s = cpu_s()
