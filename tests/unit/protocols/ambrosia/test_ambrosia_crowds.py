@@ -101,3 +101,19 @@ async def test_a_crowd_at_the_receive_port_is_none_at_the_bindings_own() -> None
             assert came <= 2  # one is linked with the first of the crowd, the other waits
     server.close()
     await server.wait_closed()
+
+
+async def test_whoever_talks_where_bindings_only_listen_goes() -> None:
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as opened:
+        async with crowd(opened.addresses["ambrosia.a.send"], 1) as (stranger,):
+            stranger.write(bytes(ports_module.EARLY_BYTES_MAX + 1))
+            waiting = opened.coordinator.ports["a"]
+            await until(lambda: stranger.transport.is_closing() and not waiting._sends)
+        binding = await RawBinding.to(opened, "a")
+        await binding.first_start()
+        binding._from_writer.write(bytes(ports_module.EARLY_BYTES_MAX))
+        binding.say(fork(b"still linked"))
+        assert (await binding.calls(1))[0].arguments == b"still linked"
+        binding._from_writer.write(b"x")
+        await binding.closed()
+        assert "only listens" in hub.sessions.list("ambrosia", ended=True)[-1].reason

@@ -161,7 +161,17 @@ class ReceiveSocket(_Socket):
 
 
 class SendSocket(_Socket):
-    """Carries records to the binding; a binding has nothing to say here and is not listened to."""
+    """Carries records to the binding; a binding has nothing to say here and is not listened to. One that talks and
+    talks goes: to read it away would take a processor for ever."""
+
+    def __init__(self, ports: PortPair, *, called_out: bool = False) -> None:
+        super().__init__(ports, called_out=called_out)
+        self._said_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        self._said_bytes += len(data)
+        if self._said_bytes > EARLY_BYTES_MAX:
+            self._cut_off("it talks on the socket on which a binding only listens")
 
     def pause_writing(self) -> None:
         if self.link is not None:
