@@ -106,9 +106,10 @@ async def test_a_crowd_at_the_receive_port_is_none_at_the_bindings_own() -> None
 async def test_whoever_talks_where_bindings_only_listen_goes() -> None:
     async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as opened:
         async with crowd(opened.addresses["ambrosia.a.send"], 1) as (stranger,):
-            stranger.write(bytes(ports_module.EARLY_BYTES_MAX + 1))
             waiting = opened.coordinator.ports["a"]
-            await until(lambda: stranger.transport.is_closing() and not waiting._sends)
+            await until(lambda: waiting._sends)
+            stranger.write(bytes(ports_module.EARLY_BYTES_MAX + 1))
+            await until(lambda: not waiting._sends)
         binding = await RawBinding.to(opened, "a")
         await binding.first_start()
         binding._from_writer.write(bytes(ports_module.EARLY_BYTES_MAX))
