@@ -210,7 +210,7 @@ class Standby:
         settings = self.config.log.kafka
         journal = log.journal
         assert isinstance(journal, KafkaJournal)
-        self.node.identity.needed_from = lambda: journal.needed_from
+        self.node.identity.needed_from = lambda: journal.offset_of(log.maintenance.needed_sequence)
         if settings.strict_reads:
             self.log = cast(LogPort, Leased(log, journal, settings.lease_s))
         else:

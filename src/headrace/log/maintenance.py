@@ -278,11 +278,16 @@ class Maintenance:
     def _cut_journal(self) -> bool:
         """Behind what is sealed, and is in both snapshots."""
         log = self._log
-        sequences = self._snapshots()
-        if len(sequences) < snapshot.KEPT or log.journal.first == log.journal.position.first_sequence:
+        needed = self.needed_sequence
+        if not needed or log.journal.first == log.journal.position.first_sequence:
             return False
-        needed = min(sequences[0], log.state.needed_sequence)
         return log.journal.cut_behind(needed, reuse=self._reuses_files)
+
+    @property
+    def needed_sequence(self) -> int:
+        """Of the oldest frame that the log would be recovered from."""
+        sequences = self._snapshots()
+        return min(sequences[0], self._log.state.needed_sequence) if len(sequences) >= snapshot.KEPT else 0
 
     def _snapshots(self) -> list[int]:
         """Their sequences, the oldest first."""

@@ -151,6 +151,26 @@ async def test_what_brokers_delete_of_the_journal_is_named(kafka: FakeKafka, sta
     await until(lambda: "brokers have deleted offsets" in note_of(owner.hub))
 
 
+async def test_what_the_owner_before_has_cut_is_not_named(kafka: FakeKafka, start: Start) -> None:
+    """The next one followed before it was cut, and has cut nothing yet."""
+    small = ("log.segment_bytes=4KiB", "log.journal_file_bytes=4KiB", "log.journal_bytes_max=8KiB")
+    owner = await owner_of(start, *small, "log.maintenance_interval_s=0.01")
+    follower = await follower_of(start, "hub-2", *small, "log.maintenance_interval_s=3600")
+    await owner.hub.create_stream("s")
+    while kafka.bounds(JOURNAL, 0)[0] == 0:
+        await owner.hub.append("s", Batch.of([bytes(100)] * 20))
+    await until(lambda: follower.standby.node.turn.offset == kafka.bounds(JOURNAL, 0)[1])
+    await owner.leave()
+    await until(lambda: follower.runtime is not None)
+    looks = follower.standby.node.identity
+    assert looks.needed_from() > 0
+    looks._looked_at = 0.0
+    looks.look(None)
+    assert looks.problems == []
+    kafka.delete_records(JOURNAL, 0, looks.needed_from() + 1)
+    await until(lambda: "brokers have deleted offsets" in note_of(follower.hub))
+
+
 async def test_brokers_that_do_not_answer_say_nothing_about_topics(kafka: FakeKafka, start: Start) -> None:
     owner = await owner_of(start)
     kafka.topics[JOURNAL].config["min.insync.replicas"] = "1"

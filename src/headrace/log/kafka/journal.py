@@ -134,10 +134,11 @@ class KafkaJournal(JournalPort):
     def first(self) -> int:
         return self._pieces[0].sequence if len(self._pieces) else self.durable_sequence
 
-    @property
-    def needed_from(self) -> int:
-        """The offset of the oldest message that the log would be recovered from."""
-        return self._pieces[0].offset if len(self._pieces) else self.next_offset
+    def offset_of(self, sequence: int) -> int:
+        """Where the piece begins that holds a frame, or the oldest that is known. The one who owned the cell before
+        may have cut others that are known here."""
+        pieces = self._pieces.since(sequence)
+        return pieces[0].offset if pieces else self.next_offset
 
     # -- reading and claiming --------------------------------------------------------------------------------------
 
