@@ -112,8 +112,9 @@ def check_attributes(cls: type[Immortal], kept: Collection[str]) -> None:
             continue
         itself = function.__code__.co_varnames[0]
         for node in ast.walk(tree):
-            is_set = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-            if not is_set or not isinstance(node.value, ast.Name) or node.value.id != itself:
+            if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Store):
+                continue
+            if not isinstance(node.value, ast.Name) or node.value.id != itself:
                 continue
             known = getattr(cls, node.attr, None)
             if node.attr in kept or node.attr.startswith("_") or inspect.isdatadescriptor(known):
