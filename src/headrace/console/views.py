@@ -20,6 +20,7 @@ from headrace.console.rates import Rates
 from headrace.console.wire_forms import ProtocolFrame, record_frames
 from headrace.errors import BadRequest, UnknownStream
 from headrace.log.columns import plain_rows
+from headrace.log.limits import check_pattern
 from headrace.log.ops import Bounds, CursorInfo, StreamInfo, StreamOptions
 from headrace.protocols.descriptor import SeenRecord, is_holding_cursor
 from headrace.security import current
@@ -323,6 +324,7 @@ def _cursor_row(cursor: CursorInfo, now_us: int, readers: int) -> CursorRow:
 
 def fits(name: str, text: str) -> bool:
     if any(character in text for character in "*?["):
+        check_pattern(text)
         return fnmatch.fnmatchcase(name, text)
     return text.lower() in name.lower()
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from headrace.config.sections import Log
 from headrace.errors import BadRequest, LimitExceeded
 from headrace.log import frame
 from headrace.log.partition import Partition
+
+PATTERN_CHARS_MAX: Final = 512
 
 
 def check_name(settings: Log, what: str, name: str) -> None:
@@ -14,6 +18,12 @@ def check_name(settings: Log, what: str, name: str) -> None:
         raise BadRequest(f"{name!r} is not a valid name for a {what}: it is empty or has control characters")
     if size > settings.name_bytes_max:
         raise LimitExceeded(f"bytes of a {what}'s name", size, settings.name_bytes_max, "log.name_bytes_max")
+
+
+def check_pattern(pattern: str) -> None:
+    """Raises `BadRequest`. To make sense of a long shell pattern may take seconds, in which everybody waits."""
+    if len(pattern) > PATTERN_CHARS_MAX:
+        raise BadRequest(f"a pattern has at most {PATTERN_CHARS_MAX} characters, not {len(pattern)}")
 
 
 def check_partitions(settings: Log, name: str, partitions: int) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from headrace.errors import BadRequest, Damaged, Trimmed, UnknownCheckpoint
 from headrace.log import ops
 from headrace.log.checkpoint import read_blob
+from headrace.log.limits import check_pattern
 from headrace.log.partition import OpenSegments, Partition
 from headrace.log.state import State
 from headrace.log.store import Store
@@ -44,6 +45,7 @@ class LogView:
         return [stream.info for stream in self.state.matching(pattern)]
 
     def streams_after(self, id: int, pattern: str = "*") -> Iterator[ops.StreamInfo]:
+        check_pattern(pattern)
         fits = re.compile(fnmatch.translate(pattern)).match
         ids = sorted(self.state.by_id)
         for following in ids[bisect_right(ids, id) :]:
@@ -74,6 +76,7 @@ class LogView:
         return list(self.cursors_after(0, pattern, stream))
 
     def cursors_after(self, id: int, pattern: str = "*", stream: str | None = None) -> Iterator[ops.CursorInfo]:
+        check_pattern(pattern)
         ids = sorted(self.state.cursors) if stream is None else [self.state.stream(stream).info.id]
         for holder in (self.state.by_id[each] for each in ids if each >= id and each in self.state.by_id):
             positions = self.state.cursors.get(holder.info.id, {}).copy()

@@ -10,6 +10,7 @@ import msgspec
 
 from headrace.errors import UnknownStream
 from headrace.log import checkpoint, frame
+from headrace.log.limits import check_pattern
 from headrace.log.ops import Append, CheckpointInfo, StreamInfo, StreamOptions
 from headrace.log.partition import Partition, ProducerState
 from headrace.log.segment import SegmentRef
@@ -120,6 +121,7 @@ class State:
         streams = list(self.streams.values())
         if pattern == "*":
             return streams
+        check_pattern(pattern)
         fits = re.compile(fnmatch.translate(pattern)).match
         return [stream for stream in streams if fits(stream.info.name)]
 
