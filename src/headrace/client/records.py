@@ -254,7 +254,7 @@ def _utf8(what: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise BadRequest(f"{what} cannot be written as UTF-8: {error}") from None
+        raise BadRequest(f"{what} is not UTF-8 text: {error}") from None
 
 
 def _json(number: int, data: Mapping[Any, Any]) -> bytes:

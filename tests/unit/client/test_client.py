@@ -297,5 +297,5 @@ def test_segments(client):
 
 def test_text_that_is_not_unicode_is_refused(client):
     for attempt in (lambda: client.create("\ud800"), lambda: client.append("orders", b"x", type="\ud800")):
-        with pytest.raises(errors.BadRequest, match="cannot be written as UTF-8"):
+        with pytest.raises(errors.BadRequest, match="is not UTF-8 text"):
             attempt()

@@ -153,8 +153,8 @@ def encode(message: Any) -> bytes:
     """Any message above, or the parameters or result of a verb, as JSON."""
     try:
         return msgspec.json.encode(message)
-    except UnicodeEncodeError as error:
-        raise errors.BadRequest(f"{error.object!r} cannot be written as UTF-8: {error.reason}") from None
+    except UnicodeEncodeError:
+        raise errors.BadRequest("an argument is not UTF-8 text") from None  # which is not shown: it may be a password
 
 
 def _decode(data: bytes, kind: type[_Message], what: str) -> _Message:
