@@ -22,6 +22,8 @@ FAILED: dict[int, str] = {
     13: "a page of a table from a number on that no table reaches was answered with an error inside of the hub",
     1022: "a WebSocket of FutoIn with two reasons to end was closed twice, which HTTP's server takes for a mistake",
     19: "a keyed instance whose method had waited began only the first call behind it, and later ones went ahead",
+    100090: "a hub whose log had failed waited up to a minute for a sealing process that said nothing, and did not end",
+    100340: "a program that came while the hub stopped was linked all the same, and its task was left",
     10: "a key that a transaction had looked at and then put was changed by another meanwhile, and nobody was told",
 }
 """Every seed that found a bug of the hub, and which. A change of the world changes what its seeds do: the same bugs are

@@ -388,6 +388,7 @@ class Log(LogView, LogPort):
             return
         if self.failed is not None:
             self.store.give_up()  # what maintenance still puts there counts for nobody
+            self.maintenance.sealing.give_up()
         if self._threads is not None:
             self._threads.stop()
         self.queue.is_held_back = False

@@ -126,7 +126,7 @@ class Sealing:
             ref = self.process.seal(stream, stream_id, partition, entries, self._store.tag)
         except SealerGone as gone:
             self.close()
-            self._lives -= 1
+            self._lives = max(0, self._lives - 1)
             after = "a new one will be started" if self._lives else "segments are made by the hub itself from now on"
             logger.warning("the process that seals segments has ended (%s); nothing is lost, and %s", gone, after)
             raise
@@ -151,6 +151,12 @@ class Sealing:
         elif self.apart == self._rested_apart:
             self.process.release()
         self._rested_apart = self.apart
+
+    def give_up(self) -> None:
+        """Nothing that is sealed from now on counts: whoever waits for the process waits no longer. From any thread."""
+        self._lives = 0
+        if (process := self.process) is not None:
+            process.cut_off()
 
     def close(self) -> None:
         if self.process is not None:
@@ -205,6 +211,12 @@ class Sealer:
     def release(self) -> None:
         """The memory that both map; the next segment takes it again."""
         self._memory.release()
+
+    def cut_off(self) -> None:
+        """It is killed, and what waits for its answer goes on: a process that waits for its disk dies when it can."""
+        self._process.kill()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Returns when the process is gone, and the lock is ours alone."""

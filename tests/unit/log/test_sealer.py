@@ -13,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -355,3 +356,22 @@ def test_a_log_seals_elsewhere_and_reads_what_was_sealed(tmp_path: Path) -> None
     again = open_directory(OsDisk(tmp_path / "data"), SystemClock(), settings)
     assert again.bounds("s").next == 5_000
     again.close()
+
+
+def test_a_log_that_has_failed_does_not_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = LogSettings(segment_bytes=20_000, seal_apart_bytes=10_000)
+    log = open_directory(OsDisk(tmp_path / "data"), SystemClock(), settings)
+    log.start(lambda outcomes, touched: None, lambda made: None)
+    log.submit([ops.CreateStream("s")])
+    append = ops.Append("s", Batch.of([b"x" * 100] * 500))
+    log.submit([append])
+    sealing = log.maintenance.sealing
+    wait_until(lambda: sealing.apart > 0)
+    asked = threading.Event()
+    monkeypatch.setattr(sealer, "_send", lambda peer, order: asked.set())  # it hears of nothing, and says nothing
+    log.submit([append])
+    assert asked.wait(60)
+    log.fail("testing", OSError(errno.EIO, "the disk has failed"))
+    began_s = time.monotonic()
+    log.close()
+    assert time.monotonic() - began_s < sealer.ANSWER_WAIT_S / 2

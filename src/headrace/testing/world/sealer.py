@@ -97,5 +97,9 @@ class _Process:
 
     close = kill
 
+    def shutdown(self, how: int) -> None:
+        if self._waiting is not None:
+            self._scheduler.wake(self._waiting)
+
     def wait(self, timeout_s: float | None = None) -> int:
         return 0

@@ -365,3 +365,11 @@ async def test_a_batch_above_8_mib_comes_in_records_below_it() -> None:
         assert max(sizes) <= 8 << 20
         assert sum(sizes) > 9 << 20
         await binding.close()
+
+
+async def test_whoever_comes_while_the_hub_stops_is_not_linked() -> None:
+    """Ports close one after the other."""
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        await ports.coordinator.close()
+        instance = ports.coordinator.instances["a"]
+        assert ports.coordinator._link(instance, asyncio.Transport(), asyncio.Transport(), False) is None

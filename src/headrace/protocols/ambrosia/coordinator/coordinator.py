@@ -71,7 +71,7 @@ class Coordinator:
         self.importing: set[str] = set()
         self.metrics = hub.metrics.section(AmbrosiaMetrics)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._failing = False
+        self._failing = self._is_closing = False
         hub.metrics.before_scrape(self._refresh_gauges)
 
     # --- life ---------------------------------------------------------------------------------------------------
@@ -94,6 +94,7 @@ class Coordinator:
 
     async def close(self) -> None:
         """End all links and free all ports."""
+        self._is_closing = True  # ports go one after the other: whoever comes meanwhile is not linked any more
         self.outside.close()
         for link in self.links():
             link.close("the hub stops")
@@ -266,7 +267,7 @@ class Coordinator:
         self, instance: Instance, receive: asyncio.Transport, send: asyncio.Transport, takes_checkpoints: bool
     ) -> Link | None:
         registration = instance.registration
-        if self._failing or registration is None:
+        if self._failing or self._is_closing or registration is None:
             return None
         checkpoint = instance.newest_checkpoint()
         if takes_checkpoints or instance.primary is not None:

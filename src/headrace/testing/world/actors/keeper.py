@@ -102,7 +102,8 @@ class Keeper(Mapper):
 
     async def _remove_if_equals(self, client: IgniteClient, keys: list[bytes]) -> None:
         register = self.registers[keys[0]]
-        wanted = self.random.choice([*sorted(register.may_hold - {NULL}), self._value()])
+        values = sorted(value for value in register.may_hold if value is not None and value != NULL)
+        wanted = self.random.choice([*values, self._value()])
         known = register.may_hold == {wanted}
         if wanted in register.may_hold:
             register.may_hold.add(NULL)

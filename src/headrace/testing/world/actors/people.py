@@ -231,7 +231,8 @@ class Guest(Watcher):
 
     async def _by_futoin(self) -> None:
         add, event = "futoin.evt.gen:1.1:addEvent", {"type": "EVENT", "data": "x"}
-        credentials: Credentials = self.random.choice([f"guest:{PASSWORD}", Signer("guest", GUEST_KEY)])
+        ways: list[Credentials] = [f"guest:{PASSWORD}", Signer("guest", GUEST_KEY)]
+        credentials = self.random.choice(ways)
         with contextlib.suppress(NotDone):
             await post(self, "guests", add, event, credentials=Signer("guest", GUEST_KEY[:-1]))
             self.book.wrong.append(f"{self.name} wrote with a wrong signature")

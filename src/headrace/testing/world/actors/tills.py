@@ -137,7 +137,7 @@ class Teller(Actor):
 
     async def _look(self, key: str) -> None:
         least = self.added[key]
-        older = {"max_age_s": 1.0} if self.random.random() < 0.3 else {}
+        older: dict[str, Any] = {"max_age_s": 1.0} if self.random.random() < 0.3 else {}
         answer = await self.verb("immortal.call", name=NAME, method="told", key=key, wait_s=WAIT_S, **older)
         if answer.get("done", True):
             added, _, wrong = answer["value"]
@@ -178,7 +178,12 @@ class Messenger(Actor):
                 self.batch.append({"json": said, **named})
                 self.posted[key] += 1
                 self.left -= 1
-        asked = {"stream": INBOX, "records": self.batch, "producer": self.name, "sequence": self.sequence}
+        asked: dict[str, Any] = {
+            "stream": INBOX,
+            "records": self.batch,
+            "producer": self.name,
+            "sequence": self.sequence,
+        }
         await self.verb("stream.append", **asked)
         self.sequence += 1
         self.batch = []
