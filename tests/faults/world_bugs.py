@@ -192,7 +192,7 @@ BUGS = {
     "a damaged item of a stream looks absent": Bug(
         "protocols/perper/streams.py", "            raise damage\n", "            pass\n"
     ),
-    "an execution that is over is announced once more": Bug(
+    "an execution that is changed is announced once more": Bug(
         "protocols/perper/fabric/executions.py",
         "        if wanted and execution not in self._announced:\n",
         "        if wanted:\n",
