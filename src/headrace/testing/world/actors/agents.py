@@ -14,7 +14,15 @@ from headrace.protocols.perper.ignite.client import IgniteClient
 from headrace.protocols.perper.ignite.configuration import Configuration
 from headrace.protocols.perper.records import Execution, write_execution
 from headrace.testing.world.actors.actor import LOST, Actor, Watcher, soon
-from headrace.testing.world.actors.caches import CREATE_CONFIGURED, GET, NULL, PUT, PUT_IF_ABSENT, IgniteActor
+from headrace.testing.world.actors.caches import (
+    CREATE_CONFIGURED,
+    GET,
+    NULL,
+    PUT,
+    PUT_IF_ABSENT,
+    REPLACE_IF_EQUALS,
+    IgniteActor,
+)
 from headrace.testing.world.book import Book, Register
 from headrace.testing.world.hub import HubProcess
 from headrace.testing.world.network import Transport
@@ -26,6 +34,8 @@ RESERVED = "/perper.Fabric/ReservedExecutions"
 FINISHED = "/perper.Fabric/ExecutionFinished"
 LEAVES = 0.1
 """How often a worker goes away in the middle of an execution."""
+CHANGED = 0.3
+"""How often an execution is written again before it is over; nobody is told of it a second time."""
 IS_STREAM = 200
 """The option of a cache that makes it a stream."""
 
@@ -133,6 +143,9 @@ class Caller(IgniteActor):
         asked = write_execution(Execution(AGENT, "", "delegate", False))
         await soon(client.request(PUT_IF_ABSENT, encode_string(name), asked, cache=EXECUTIONS))
         self.stored = name
+        if self.random.random() < CHANGED:
+            key = encode_string(name)
+            await soon(client.request(REPLACE_IF_EQUALS, key, asked, asked, cache=EXECUTIONS))
         with contextlib.suppress(RpcError):
             async with connected(self) as (fabric, _):
                 await soon(fabric.call(FINISHED, {"execution": name}))
