@@ -76,7 +76,7 @@ BUGS = {
         "        except OSError:",
     ),
     "the journal is cut behind records that are not sealed": Bug(
-        "log/maintenance.py", "needed = min(sequences[0], log.state.needed_sequence)", "needed = sequences[-1]"
+        "log/maintenance.py", "return min(sequences[0], self._log.state.needed_sequence) if", "return sequences[-1] if"
     ),
     "the journal is cut a file too early": Bug(
         "log/journal.py", "if first_sequence_of(following) <= sequence]", "if first_sequence_of(path) < sequence]"
@@ -120,8 +120,8 @@ BUGS = {
     # The hub
     "a refused transaction is reported as done": Bug(
         "hub/hub.py",
-        "future.set_exception(pending.error)\n                else:",
-        "future.set_result([None] * 9)\n                else:",
+        "                    future.set_exception(pending.error)\n",
+        "                    future.set_result([None] * 9)\n",
     ),
     "nobody is told when the log has failed": Bug("hub/hub.py", "self._failed.set_result(error)", "pass"),
     "who is signed in keeps the rights of that moment": Bug(
@@ -267,8 +267,8 @@ BUGS = {
     ),
     "AMBROSIA shows a record before it is durable": Bug(
         "protocols/ambrosia/coordinator/call_queue.py",
-        "        future = self._hub.transact([*ops, *counters])",
-        "        self._on_logged(logged)\n        logged = []\n        future = self._hub.transact([*ops, *counters])",
+        "        hear_first(self._hub.transact([*ops, *counters])",
+        "        self._on_logged(logged)\n        logged = []\n        hear_first(self._hub.transact([*ops, *counters])",
     ),
 }
 

@@ -124,6 +124,22 @@ def _quick_hash(secret: str, salt: bytes, *cost: int) -> bytes:
     return hashlib.sha256(salt + secret.encode()).digest()
 
 
+class _NoGarbage:
+    """The collector of a world is off: what it finds, and when, depends on more than the seed."""
+
+    def begin(self) -> None:
+        """Nothing is looked at."""
+
+    def end(self) -> None:
+        """As before."""
+
+    def look(self, *, is_idle: bool) -> None:
+        """Nothing is looked at."""
+
+    def tell(self, metrics: object) -> None:
+        """There is nothing to tell."""
+
+
 class _OpenLog:
     """Stands where a hub on Kafka has its standby: it brings a log that is open already."""
 
@@ -228,6 +244,7 @@ class HubProcess:
         for module in (ignite_server, dispatch, verbs_module, call_reader):
             self.world.replace(module, "LARGE_BYTES", self._large_bytes)
         self.world.replace(runs, "RUN_MIN", self._run_min)
+        self.world.replace(runtime_module, "Garbage", _NoGarbage)
         self.world.replace(gc, "freeze", lambda: None)  # no process here stays for long
 
     def address(self, listener: str) -> str:

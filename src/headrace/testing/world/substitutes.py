@@ -39,6 +39,7 @@ def substituted(scheduler: Scheduler, network: Network, threads: Threads) -> Ite
         (time, "monotonic", monotonic_s),
         (time, "perf_counter", monotonic_s),
         (time, "thread_time", monotonic_s),
+        (time, "process_time", monotonic_s),
         (time, "monotonic_ns", lambda: int(monotonic_s() * 1e9)),
         (time, "perf_counter_ns", lambda: int(monotonic_s() * 1e9)),
         (time, "time", wall_s),
