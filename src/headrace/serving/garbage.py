@@ -1,7 +1,7 @@
 """Python's garbage collector in a hub that serves: no look at objects takes long.
 
 Everybody waits while it looks, and by itself it looks at everything again and again. Here, what has survived a look is
-frozen: the next one sees only what came since. That is some ten thousand objects, about a millisecond.
+frozen: the next one sees only what came since. That is some ten thousand objects, a millisecond or two.
 
 What is frozen is freed as ever once nobody refers to it, and nearly everything ends like that. Only objects that refer
 to each other in a circle, and are not needed any more since they were frozen, have to wait for a look at everything
@@ -23,7 +23,7 @@ from headrace.collection import freeze
 if TYPE_CHECKING:
     from headrace.telemetry.metrics import ProcessMetrics
 
-COLLECT_AFTER: Final = (2_000, 2, 2)
+COLLECT_AFTER: Final = (1_000, 2, 2)
 """New objects, and how often each generation but the oldest is looked at before the next is."""
 OLDEST: Final = len(COLLECT_AFTER) - 1
 LOOK_S: Final = 2.0
