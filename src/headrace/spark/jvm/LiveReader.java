@@ -201,8 +201,14 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
       }
     }
     try {
-      checkEnd();
-      use(new Follow(wanted.hub().read(start.stream(), start.partition(), next, -1, stored, null), next));
+      Call call = wanted.hub().read(start.stream(), start.partition(), next, -1, stored, null);
+      try {
+        checkEnd();
+      } catch (IOException error) {
+        call.cancel();
+        throw error;
+      }
+      use(new Follow(call, next));
       return true;
     } catch (HubError error) {
       await(error);
