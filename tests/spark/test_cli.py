@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hubs import ThreadHub
+from live_queries import WAIT_S, wait_for
+from spark_support import environment, java_options
 from test_pipelines import documents, orders
 from typer.testing import CliRunner, Result
 
@@ -26,6 +31,14 @@ def dear(orders):
     """Dear ones."""
     return orders.where("value.price > {above}").selectExpr("value.price AS price")
 '''
+
+LIVE = """
+from headrace.spark import pipeline
+
+@pipeline(source="{name}", sink="{name}=out", name="{name}", trigger="real time")
+def copied(records):
+    return records.select("payload")
+"""
 
 
 @pytest.fixture
@@ -66,6 +79,32 @@ def test_run_ls_status_replay(commands: Any, hub: ThreadHub, name: str, tmp_path
     explained = commands("explain", str(file)).stdout
     assert f"{name} → stream {name}=out" in explained
     assert "Filter" in explained
+
+
+@pytest.mark.needs("javac")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_without_a_word_of_trouble(hub: ThreadHub, name: str, tmp_path: Path, number: int) -> None:
+    """In the middle of a long batch, and twice at once, as `timeout` sends it."""
+    hub.create(name)
+    file = tmp_path / "live.py"
+    file.write_text(LIVE.format(name=name))
+    command = [sys.executable, "-m", "headrace", "pipeline", "run", str(file), "--home", str(tmp_path / "home")]
+    options = ["--master", "local[1]", "--conf", f"spark.driver.extraJavaOptions={java_options()}"]
+    known = {**environment(), "HEADRACE_HUB": hub.address}
+    process = subprocess.Popen(
+        [*command, *options], env=known, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        hub.append(name, [b"a"])
+        wait_for(hub, name, 1)
+        for _ in range(2):
+            process.send_signal(number)
+        said = process.communicate(timeout=WAIT_S)[0]
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+    assert "KeyboardInterrupt" not in said, said
+    assert "InterruptedIOException" not in said, said
 
 
 def test_create_run_stop_delete(commands: Any, hub: ThreadHub, name: str, tmp_path: Path) -> None:
