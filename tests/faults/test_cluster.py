@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import threading
 import time
@@ -69,8 +70,11 @@ def stored(address: str) -> list[bytes]:
         return client.read("s").to_arrow().column("payload").to_pylist()
 
 
-def roles(cluster: HubCluster, asked: HubProcess) -> dict[str, str]:
-    return {hub["hub"]: hub["role"] for hub in cluster.status(asked)["hubs"]}
+def roles(asked: HubProcess) -> dict[str, str]:
+    """By the names of the hubs; none while the one that is asked opens its own listeners in place of a follower's."""
+    code, text = get(asked, "/api/v1/cluster.status", b"{}")
+    assert code in (0, 200), text
+    return {hub["hub"]: hub["role"] for hub in json.loads(text)["hubs"]} if code else {}
 
 
 def test_a_follower_says_so_leads_to_the_owner_and_takes_its_place(new_cluster: MakeCluster) -> None:
@@ -78,7 +82,7 @@ def test_a_follower_says_so_leads_to_the_owner_and_takes_its_place(new_cluster: 
     with new_cluster(count=3) as cluster:
         owner, (follower, cold) = cluster.wait_for_owner(), cluster.followers
         expected = {"hub-1": "owner", "hub-2": "follower", "hub-3": "cold"}
-        wait_until(lambda: roles(cluster, follower) == expected, "one follows, one stays cold")
+        wait_until(lambda: roles(follower) == expected, "one follows, one stays cold")
         assert "cold beside cell 0, which hub-1 owns" in get(cold, "/health")[1]
         assert "headrace_cluster_follows 0.0" in get(cold, "/metrics")[1]
         assert get(follower, "/health")[0] == 200
@@ -101,7 +105,7 @@ def test_a_follower_says_so_leads_to_the_owner_and_takes_its_place(new_cluster: 
         assert forwarded in get(follower, "/metrics")[1]
         cluster.kill_owner()
         assert cluster.find_owner() is follower, "the group chooses the one that follows"
-        wait_until(lambda: roles(cluster, follower)["hub-3"] == "follower", "the cold one follows")
+        wait_until(lambda: roles(follower).get("hub-3") == "follower", "the cold one follows")
         assert stored(cold.addresses["flight"]) == [b"1"]
 
 

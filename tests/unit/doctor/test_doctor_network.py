@@ -1,6 +1,7 @@
 import os
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,6 @@ from headrace.config import Config, Listen, Log, SecuritySection, Tls, User
 from headrace.doctor import network
 from headrace.doctor.finding import Finding
 from headrace.doctor.network import check_ports, check_security, processes_listening
-from headrace.log.disk import OsDisk
 from headrace.security import Security
 
 OFF = dict.fromkeys(Listen().__struct_fields__, "off")
@@ -42,14 +42,17 @@ def test_a_taken_port_names_the_listener_and_who_has_it() -> None:
 
 def test_a_port_of_another_hub_names_its_data_directory(tmp_path: Path) -> None:
     """Whoever left out --data learns which hub it is."""
-    disk = OsDisk(tmp_path / "data")
-    try:
-        with socket.socket() as other:
-            other.bind(("127.0.0.1", 0))
-            other.listen()
-            (finding,) = ports(flight=f"127.0.0.1:{other.getsockname()[1]}")
-    finally:
-        disk.close()
+    program = (
+        "import socket, sys; from headrace.log.disk import OsDisk\n"
+        "disk, other = OsDisk(sys.argv[1]), socket.create_server(('127.0.0.1', 0))\n"
+        "print(other.getsockname()[1], flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "data")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as hub:
+        assert hub.stdin is not None
+        assert hub.stdout is not None
+        (finding,) = ports(flight=f"127.0.0.1:{int(hub.stdout.readline())}")
+        hub.stdin.close()
     assert finding.advice.startswith(f"it is a hub with its log in {tmp_path / 'data'}, which `headrace doctor --data ")
 
 
