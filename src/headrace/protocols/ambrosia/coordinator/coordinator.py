@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import time
 from collections import Counter
 from collections.abc import Coroutine
 from typing import Any, Final
@@ -22,7 +21,14 @@ from headrace.protocols.ambrosia.coordinator.instance import Instance, state_ver
 from headrace.protocols.ambrosia.coordinator.link import Link
 from headrace.protocols.ambrosia.coordinator.outside import OutsideCalls
 from headrace.protocols.ambrosia.coordinator.ports import Guest, MakeLink, PortPair
-from headrace.protocols.ambrosia.coordinator.store import IMMORTALS_TABLE, Registration, Store, check_name, producer_of
+from headrace.protocols.ambrosia.coordinator.store import (
+    IMMORTALS_TABLE,
+    Registration,
+    Store,
+    check_name,
+    producer_of,
+    registration_of,
+)
 from headrace.protocols.ambrosia.lineage import Lineage
 from headrace.protocols.ambrosia.metrics import AmbrosiaMetrics
 from headrace.protocols.ambrosia.session import Input, State
@@ -47,12 +53,6 @@ class UnknownImmortal(BadRequest):
     code = "unknown-immortal"
 
 
-def new_committer() -> int:
-    """Low 31 bits of a clock, sign-extended from bit 30: as published coordinators choose it."""
-    low = time.time_ns() // 1000 & 0x7FFFFFFF
-    return low - (1 << 31) if low & (1 << 30) else low
-
-
 class Coordinator:
     """All immortals of one hub."""
 
@@ -69,6 +69,7 @@ class Coordinator:
         self.ports: dict[str, PortPair] = {}
         self.debugging: dict[str, list[DebugSession]] = {}
         self.importing: set[str] = set()
+        self._registering = asyncio.Lock()
         self.metrics = hub.metrics.section(AmbrosiaMetrics)
         self._tasks: set[asyncio.Task[None]] = set()
         self._failing = self._is_closing = False
@@ -176,15 +177,21 @@ class Coordinator:
 
     async def register(self, name: str, section: ImmortalSection) -> Registration:
         """Register an immortal, or change the options of one. Its committer id stays what it was."""
+        async with self._registering:
+            return await self._register(name, section)
+
+    async def _register(self, name: str, section: ImmortalSection) -> Registration:
         instance = self.instances.get(name)
         if name in self.importing:
             raise Busy(f"immortal {name!r} is being imported")
         if instance is None or instance.registration is None:
             check_name(name, self.settings.name_bytes_max)
-        registration = _registration(name, section, instance)
+        known = None if instance is None else instance.registration
+        next_sequence = 0 if instance is None else instance.queue.next_sequence
+        registration = registration_of(name, section, known, next_sequence)
         if instance is not None and instance.registration == registration and name in self.ports:
             return registration  # nothing changes: a binding that is quicker than its coordinator's command stays
-        is_new = instance is None
+        is_new, old = instance is None, self.ports.get(name)
         if instance is None:  # nothing is noted before it is sure that it can be served: every start would fail on it
             instance = await self._open_instance(name, None)
         for link in instance.links():
@@ -197,9 +204,20 @@ class Coordinator:
             raise
         try:
             await instance.register(registration)
+        except HeadraceError:
+            if instance.registration is not registration:  # it was refused, and all is as before
+                await self._put_back(name, old)
+            raise
         finally:  # not before its streams are there: a binding that is quicker waits for them
-            self.ports[name].serve()
+            if name in self.ports:
+                self.ports[name].serve()
         return registration
+
+    async def _put_back(self, name: str, old: PortPair | None) -> None:
+        await self.ports.pop(name).close()
+        if old is not None:
+            await old.open()
+            self.ports[name] = old
 
     async def _open_ports(self, instance: Instance, registration: Registration) -> None:
         """Bind the ports of a registration, and write into it which they are. If they cannot be bound, those that were
@@ -287,8 +305,6 @@ class Coordinator:
         if checkpoint is None:
             registration.version = registration.upgrade_version  # what starts anew has nothing to upgrade
             return Input.CONNECTED_NEW
-        if not registration.started:
-            self.spawn(instance.ensure_started())  # its first start was interrupted after checkpoint 1
         if state_version(checkpoint) > registration.version:
             # The upgraded state became durable and the note of it did not: upgrading it once more would ruin it.
             registration.version = state_version(checkpoint)
@@ -445,7 +461,7 @@ class Coordinator:
             if unknown >= limit:
                 raise LimitExceeded("names called but not registered", unknown + 1, limit, "ambrosia.destinations_max")
             instance = self.instances[text] = Instance(self.hub, self.store, text, None, self.log_refused, self.lineage)
-            self.spawn(instance.open())
+            self.spawn(instance.open_when_possible())
             logger.info("immortal %s calls %s, which is not registered; the calls are kept", sender, text)
         return instance
 
@@ -459,30 +475,6 @@ class Coordinator:
         for state in ("linked", "absent", "unregistered"):
             self.metrics.immortals.labels(state=state).set(states[state])
         self.metrics.answers.set(self.outside.answers)
-
-
-def _registration(name: str, section: ImmortalSection, instance: Instance | None) -> Registration:
-    """An immortal as it is to be from now on: the options asked for, and what is known of it already."""
-    known = None if instance is None else instance.registration
-    options = msgspec.structs.asdict(section)
-    delivery = options.pop("delivery")
-    if instance is None or known is None:
-        options |= {"version": section.upgrade_version or 0, "deliveries": [(0, delivery)]}
-        if section.committer is None:
-            options["committer"] = new_committer()
-    else:
-        options |= {"version": known.version, "committer": known.committer, "started": known.started}
-        options["deliveries"] = known.deliveries
-        if known.deliveries[-1][1] != delivery:  # another form, from the next record on
-            options["deliveries"] = [*known.deliveries, (instance.queue.next_sequence, delivery)]
-    if section.upgrade_version is None:
-        options["upgrade_version"] = options["version"]
-    registration = Registration(name=name, **options)
-    if registration.upgrade_version < registration.version:
-        raise BadRequest(
-            f"immortal {name!r} has version {registration.version}; it cannot go back to {registration.upgrade_version}"
-        )
-    return registration
 
 
 def _before(name: str, checkpoints: list[CheckpointInfo], until: int, end: int) -> list[CheckpointInfo]:

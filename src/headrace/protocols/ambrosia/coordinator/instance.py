@@ -11,10 +11,11 @@ from collections.abc import Callable
 from itertools import compress
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import HeadraceError, LogFailed, UnknownStream
+from headrace.errors import DiskFull, HeadraceError, LogFailed, UnknownStream
 from headrace.hub import Hub
 from headrace.log.batch import Batch
 from headrace.log.ops import Append, CheckpointInfo, Delete, Op, SaveCursor, SetProducer
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.ambrosia")
 MOVE_COUNT_MAX: Final = 10_000
 MOVE_BYTES_MAX: Final = 4 << 20
-INBOX_RETRY_S: Final = 0.5
+RETRY_S: Final = 0.5
 OnFailed = Callable[[str, BaseException], None]
 
 
@@ -82,6 +83,7 @@ class Instance:
         self._backlog_bytes_max = hub.config.section(Ambrosia).backlog_bytes_max
         self._room = asyncio.Event()
         self._running = asyncio.Event()
+        self._is_closed = False
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -96,18 +98,35 @@ class Instance:
         self.queue.next_sequence = self.queue.stored_sequence()
         if self.registration.started:
             self._begin()
-        elif self.newest_checkpoint() is not None:
-            await self.ensure_started()  # the last process ended between checkpoint 1 and the end of the first start
-        else:
-            self.queue.release(to_log=False)
+            return
+        self.queue.release(to_log=False)
+        if self.newest_checkpoint() is not None:  # the last process ended between that and the end of the first start
+            try:
+                await self.ensure_started()
+            except DiskFull as error:  # it is tried again when a binding links
+                self.last_error = str(error)
+                logger.warning("immortal %s: it is not started yet: %s", self.name, error)
+
+    async def open_when_possible(self) -> None:
+        """The same for a name that somebody calls: calls wait while the disk has no room."""
+        while self.registration is None and not self._is_closed:
+            try:
+                return await self.open()
+            except DiskFull as error:
+                self.last_error = str(error)
+                await asyncio.sleep(RETRY_S)
 
     async def register(self, registration: Registration) -> None:
-        """A name that was only called so far becomes an immortal, or an immortal gets other options."""
+        """A name that was only called so far becomes an immortal, or an immortal gets other options. Nothing of it
+        counts before it is durable."""
         if self.registration is None:
             await self._create_streams()  # first: whoever sees a registration may use them
+        elif self._starting is not None:
+            await asyncio.wait([self._starting])  # it notes that it has started, under the old options
+            registration.started = self.registration.started
+        await self.store.save(registration)
         self.registration = registration
         self.queue.clock = self._now_us if registration.clock else None
-        await self.store.save(registration)
         if not self.queue.to_log:
             await self.open()
 
@@ -128,11 +147,24 @@ class Instance:
         """Log the InitialMessage as record 0, behind the time where that is told, then what has waited for it, and go
         on with the log.
 
-        Each step is a transaction that can be done again from where it stopped, after a crash too.
+        Each step is a transaction that can be done again from where it stopped, after a crash too, or when the disk had
+        no room.
         """
-        assert self.registration is not None
+        registration = self.registration
+        assert registration is not None
         self.queue.hold()
         await self.queue.settled()
+        try:
+            await self._log_initial()
+            await self._move_pending()
+            await self.store.save(msgspec.structs.replace(registration, started=True))
+        except HeadraceError:
+            self.queue.release(to_log=False)
+            raise
+        registration.started = True
+        self._begin()
+
+    async def _log_initial(self) -> None:
         initial = self.store.initial(self.name)
         if initial is not None:
             message = frame(Type.INITIAL_MESSAGE, initial)
@@ -148,10 +180,6 @@ class Instance:
                 ]
             )
             self.queue.next_sequence = sequence + 1
-        await self._move_pending()
-        self.registration.started = True
-        await self.store.save(self.registration)
-        self._begin()
 
     def _begin(self) -> None:
         self.queue.release(to_log=True)
@@ -217,6 +245,7 @@ class Instance:
 
     async def close(self) -> None:
         """Stop following the inbox; links are closed by whoever closes this."""
+        self._is_closed = True
         tasks = [task for task in (self._inbox_task, self._starting) if task is not None]
         for task in tasks:
             task.cancel()
@@ -345,7 +374,7 @@ class Instance:
                 return
             except HeadraceError as error:  # a full disk, for one: it goes on from the cursor when there is room
                 self._inbox_failed(f"{error}")
-                await asyncio.sleep(INBOX_RETRY_S)
+                await asyncio.sleep(RETRY_S)
 
     async def _take_from_inbox(self) -> None:
         inbox = self.names.inbox

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.ambrosia")
 EVENTS_AT_ONCE: Final = 500
 """What a large message holds is dealt with in pieces, and others have their turn between them."""
+RECOVERS: Final = (Input.CONNECTED_RECOVER, Input.CONNECTED_UPGRADE)
 Later = Coroutine[Any, Any, None]
 
 
@@ -120,6 +121,8 @@ class Link:
             sequence = checkpoint.meta.get("sequence", "")  # the first versions did not note it
             self.feed.sequence = int(sequence) if sequence.isdecimal() else None
         logger.info("immortal %s: %s", self.instance.name, how.value)
+        if how in RECOVERS and not self.registration.started:  # its first start was interrupted after checkpoint 1
+            self._spawn(self.instance.ensure_started())
         self.input(how)
 
     def promote(self) -> None:

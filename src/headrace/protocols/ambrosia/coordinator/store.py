@@ -17,7 +17,9 @@ Counters are producers of the log (and of `pending`), so they are durable in the
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from typing import Final
 from urllib.parse import quote
 
@@ -27,7 +29,7 @@ from headrace.config.address import split_address
 from headrace.errors import BadRequest, LimitExceeded
 from headrace.hub import Hub
 from headrace.protocols.ambrosia.interface import Interface, read_interface
-from headrace.protocols.ambrosia.settings import Delivery, Sockets
+from headrace.protocols.ambrosia.settings import Delivery, ImmortalSection, Sockets
 
 IMMORTALS_TABLE: Final = "ambrosia/immortals"
 INITIAL_TABLE: Final = "ambrosia/initial"
@@ -67,6 +69,31 @@ class Registration(msgspec.Struct, omit_defaults=True, kw_only=True):
         return "bare"
 
 
+def registration_of(
+    name: str, section: ImmortalSection, known: Registration | None, next_sequence: int
+) -> Registration:
+    """An immortal as it is to be from now on: the options asked for, and what is known of it already."""
+    options = msgspec.structs.asdict(section)
+    delivery = options.pop("delivery")
+    if known is None:
+        options |= {"version": section.upgrade_version or 0, "deliveries": [(0, delivery)]}
+        if section.committer is None:
+            options["committer"] = new_committer()
+    else:
+        options |= {"version": known.version, "committer": known.committer, "started": known.started}
+        options["deliveries"] = known.deliveries
+        if known.deliveries[-1][1] != delivery:  # another form, from the next record on
+            options["deliveries"] = [*known.deliveries, (next_sequence, delivery)]
+    if section.upgrade_version is None:
+        options["upgrade_version"] = options["version"]
+    registration = Registration(name=name, **options)
+    if registration.upgrade_version < registration.version:
+        raise BadRequest(
+            f"immortal {name!r} has version {registration.version}; it cannot go back to {registration.upgrade_version}"
+        )
+    return registration
+
+
 class StreamNames:
     """The names of one immortal's streams."""
 
@@ -80,6 +107,12 @@ class StreamNames:
 def producer_of(sender: str, replayable: bool) -> str:
     """The producer that counts a sender's replayable calls, or its impulses."""
     return f"from:{sender}" if replayable else f"impulses:{sender}"
+
+
+def new_committer() -> int:
+    """Low 31 bits of a clock, sign-extended from bit 30: as published coordinators choose it."""
+    low = time.time_ns() // 1000 & 0x7FFFFFFF
+    return low - (1 << 31) if low & (1 << 30) else low
 
 
 def check_name(name: str, bytes_max: int) -> None:
@@ -116,6 +149,7 @@ class Store:
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self._interfaces: dict[str, tuple[bytes, Interface]] = {}
+        self._saving = asyncio.Lock()
 
     async def open(self) -> None:
         """Create the tables."""
@@ -129,8 +163,11 @@ class Store:
         return self.hub.set_aside.read(IMMORTALS_TABLE, self.hub.items(IMMORTALS_TABLE), read_registration)
 
     async def save(self, registration: Registration) -> None:
-        """Make a registration durable."""
-        await self.hub.put(IMMORTALS_TABLE, registration.name.encode(), msgspec.json.encode(registration))
+        """Make a registration durable, unless it is: a hub has to start on a full disk, too."""
+        async with self._saving:
+            key, value = registration.name.encode(), msgspec.json.encode(registration)
+            if self.hub.get(IMMORTALS_TABLE, key) != value:
+                await self.hub.put(IMMORTALS_TABLE, key, value)
 
     async def keep_initial(self, name: str, message: bytes) -> None:
         """Keep the InitialMessage until it is in the log."""
