@@ -25,6 +25,7 @@ FAILED: dict[int, str] = {
     100090: "a hub whose log had failed waited up to a minute for a sealing process that said nothing, and did not end",
     100340: "a program that came while the hub stopped was linked all the same, and its task was left",
     200396: "a registration that a full disk had refused was confirmed when asked for again, and was never stored",
+    200226: "a clean stop waited for a sealing process that said nothing, and left what it could not store",
     10: "a key that a transaction had looked at and then put was changed by another meanwhile, and nobody was told",
 }
 """Every seed that found a bug of the hub, and which. A change of the world changes what its seeds do: the same bugs are

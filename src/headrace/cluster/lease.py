@@ -17,7 +17,7 @@ READS = frozenset(
     name
     for name in vars(LogPort)
     if not name.startswith("_")
-    and name not in ("start", "close", "trouble", "gauges", "submit", "begin_checkpoint", "back_up", "report")
+    and name not in ("start", "hasten", "close", "trouble", "gauges", "submit", "begin_checkpoint", "back_up", "report")
 )
 """What of a log is an answer to somebody."""
 

@@ -69,6 +69,8 @@ class HubBase:
         """Where the listeners are, by name; filled by whoever starts them."""
         self.stopping = asyncio.Event()
         """Set when the process begins to stop: answers without end should end now."""
+        self.on_stop: Callable[[], None] = lambda: None
+        """Called at the same time."""
 
     def _show_intake(self) -> None:
         self.metrics.intake.unread_bytes.set(self.intake.held_bytes)

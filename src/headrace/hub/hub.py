@@ -54,6 +54,7 @@ class Hub(HubBase):
         self.clock = clock
         self._log = log
         self.security.users_file.on_disk_failure = log.fail
+        self.on_stop = log.hasten
         self._loop = asyncio.get_running_loop()
         self.changes: dict[type, int] = {ops.CreateStream: 0, ops.GrowStream: 0}  # since the start
         self._new_streams = Waiters()

@@ -382,13 +382,17 @@ class Log(LogView, LogPort):
         """Do one piece of background work. False when there is none."""
         return self.maintenance.step()
 
+    def hasten(self) -> None:
+        """It is to close soon, and waits for no other process from now on."""
+        self.maintenance.sealing.give_up()
+
     def close(self) -> None:
         """Make what waits durable, note that all is well, and let go of journal and store."""
         if self.closed:
             return
+        self.hasten()
         if self.failed is not None:
             self.store.give_up()  # what maintenance still puts there counts for nobody
-            self.maintenance.sealing.give_up()
         if self._threads is not None:
             self._threads.stop()
         self.queue.is_held_back = False
@@ -397,9 +401,8 @@ class Log(LogView, LogPort):
         if self.store.is_shared and self.failed is None:
             self.maintenance.leave()
             self.commit_once()
-        error = self.failed or Closed("the log is closed")
         if waiting := self.queue.close():
-            self.report(waiting, set(), error)
+            self.report(waiting, set(), self.failed or Closed("the log is closed"))
         self.mark()
         self._leave_proof()
         self.maintenance.close()

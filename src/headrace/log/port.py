@@ -70,6 +70,10 @@ class LogPort(Protocol):
         """Begin to work. `on_sealed` is told of each segment when it is in its place."""
         ...
 
+    def hasten(self) -> None:
+        """It is to close soon, and waits for no other process from now on."""
+        ...
+
     def close(self) -> None:
         """Blocks. Everything submitted is durable or refused afterwards."""
         ...

@@ -99,6 +99,7 @@ class Sealing:
         self._idle_us = int(idle_s * 1_000_000)
         self._used_us = 0
         self._lives = LIVES
+        self._has_given_up = False
         self.process: Sealer | None = None
         self.apart = 0
         """How many segments were made elsewhere."""
@@ -123,10 +124,14 @@ class Sealing:
     ) -> SegmentRef:
         try:
             self.process = self.process or self._start()
+            if self._has_given_up:  # meanwhile: whoever did so has not seen this process
+                raise SealerGone("nobody waits for it any more")
             ref = self.process.seal(stream, stream_id, partition, entries, self._store.tag)
         except SealerGone as gone:
             self.close()
-            self._lives = max(0, self._lives - 1)
+            if self._has_given_up:
+                raise
+            self._lives -= 1
             after = "a new one will be started" if self._lives else "segments are made by the hub itself from now on"
             logger.warning("the process that seals segments has ended (%s); nothing is lost, and %s", gone, after)
             raise
@@ -153,8 +158,8 @@ class Sealing:
         self._rested_apart = self.apart
 
     def give_up(self) -> None:
-        """Nothing that is sealed from now on counts: whoever waits for the process waits no longer. From any thread."""
-        self._lives = 0
+        """The log ends: whoever waits for the process waits no longer, and segments are made here. From any thread."""
+        self._lives, self._has_given_up = 0, True
         if (process := self.process) is not None:
             process.cut_off()
 

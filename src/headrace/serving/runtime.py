@@ -200,6 +200,7 @@ class Runtime:
         """Stop accepting, end the sessions, close the log. Listeners go together, so that a stop does not take
         `limits.stop_s` once for each; services go after those who use them."""
         self.hub.stopping.set()
+        self.hub.on_stop()  # or parts that store something at last would wait for what the log waits for
         listeners = [entry for entry in self._running if entry[0] in LISTENERS]
         services = [entry for entry in self._running if entry[0] not in LISTENERS]
         self._running.clear()

@@ -160,6 +160,22 @@ def test_an_idle_process_ends_and_a_new_one_is_started(disk: OsDisk) -> None:
     sealing.close()
 
 
+def test_a_process_that_is_started_while_the_log_ends_is_not_waited_for(
+    disk: OsDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sealing = Sealing(DirectoryStore(disk), 1, 60.0)
+    start = sealing._start
+
+    def start_and_end() -> Sealer:
+        sealing.give_up()
+        return start()
+
+    monkeypatch.setattr(sealing, "_start", start_and_end)
+    ref = sealing.seal("s", 1, 0, entries(), 0)
+    assert (sealing.apart, sealing.process) == (0, None)
+    assert disk.read(ref.path)
+
+
 def test_memory_is_given_back_when_it_was_not_used_for_a_turn(disk: OsDisk) -> None:
     sealing = Sealing(DirectoryStore(disk), 1, 60.0)
     here = write_segment(DirectoryStore(disk), "orders", 1, 0, pieces(entries()))
@@ -358,7 +374,10 @@ def test_a_log_seals_elsewhere_and_reads_what_was_sealed(tmp_path: Path) -> None
     again.close()
 
 
-def test_a_log_that_has_failed_does_not_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ends", ["it fails", "it is to close", "it closes"])
+def test_a_log_that_ends_does_not_wait_for_it(
+    ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = LogSettings(segment_bytes=20_000, seal_apart_bytes=10_000)
     log = open_directory(OsDisk(tmp_path / "data"), SystemClock(), settings)
     log.start(lambda outcomes, touched: None, lambda made: None)
@@ -371,7 +390,17 @@ def test_a_log_that_has_failed_does_not_wait_for_it(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(sealer, "_send", lambda peer, order: asked.set())  # it hears of nothing, and says nothing
     log.submit([append])
     assert asked.wait(60)
-    log.fail("testing", OSError(errno.EIO, "the disk has failed"))
+    caplog.clear()
     began_s = time.monotonic()
+    if ends == "it fails":
+        log.fail("testing", OSError(errno.EIO, "the disk has failed"))
+    elif ends == "it is to close":
+        log.hasten()
+        wait_until(lambda: log.maintenance.sealed_segments == log.maintenance.sealing.apart + 1)
     log.close()
     assert time.monotonic() - began_s < sealer.ANSWER_WAIT_S / 2
+    assert not [record for record in caplog.records if record.name == sealer.logger.name]
+    if ends != "it fails":
+        again = open_directory(OsDisk(tmp_path / "data"), SystemClock(), settings)
+        assert again.bounds("s").next == 1_000
+        again.close()

@@ -100,7 +100,6 @@ class _Life:
         self.wrong: list[str] = []
         self.without = without
         self._logged = logged
-        logged.also = world.expected
 
     @property
     def parts(self) -> tuple[str, ...]:

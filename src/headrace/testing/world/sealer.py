@@ -72,7 +72,6 @@ class _Process:
         fate = self._world.random.random()
         if fate < STUCK:
             self._world.tell(self._machine.name, "says nothing more")
-            self._world.expected.append("did not stop cleanly")  # full tails wait for it, and a stop waits for them
             self._scheduler.park()
         memory = pa.py_buffer(mmap.mmap(self._descriptor, 0, mmap.MAP_SHARED, mmap.PROT_READ))
         answer = msgspec.msgpack.encode(execute(self._store, order, memory))

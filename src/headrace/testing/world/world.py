@@ -32,8 +32,6 @@ class World:
         self.random = self.scheduler.random
         self.network = Network(self.scheduler)
         self.outside = Machine("world")
-        self.expected: list[str] = []
-        """Words of errors that are no bugs any more, because of what has befallen this world."""
         self.threads = Threads(self.scheduler, self.outside)
         self.story = Story(told)
         self._restoring = ExitStack()
