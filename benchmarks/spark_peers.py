@@ -137,15 +137,18 @@ class KafkaPeer:
         loaded = self.spark.read.format("kafka").options(**options).load()
         return loaded.select("value") if payload else loaded
 
-    def live_frame(self, topic: str, payload: bool, parts: int = PARTS) -> Any:
-        options = self._options(subscribe=topic, startingOffsets="earliest", minPartitions=parts)
-        loaded = self.spark.readStream.format("kafka").options(**options).load()
+    def live_frame(self, topic: str, payload: bool) -> Any:
+        loaded = self._live(topic, minPartitions=PARTS)
         return loaded.select("value") if payload else loaded
+
+    def _live(self, topic: str, **more: Any) -> Any:
+        """In real time Spark takes no `minPartitions`."""
+        options = self._options(subscribe=topic, startingOffsets="earliest", **more)
+        return self.spark.readStream.format("kafka").options(**options).load()
 
     def start(self, name: str, transform: Transform, trigger: str) -> Any:
         live = real_time(trigger)
-        records = self.live_frame(f"{name}.in", payload=False, parts=1)
-        frame = records.selectExpr("value AS payload", "timestamp AS time")
+        frame = self._live(f"{name}.in").selectExpr("value AS payload", "timestamp AS time")
         writer = transform(frame).selectExpr("payload AS value").writeStream.format("kafka")
         writer = writer.options(**self._options(topic=f"{name}.out", **self.sink_options)).outputMode(
             "update" if live else "append"
