@@ -314,7 +314,7 @@ class HubProcess:
         zombie = self.machine
         assert self.kafka is not None
         assert zombie is not None
-        if frozen:
+        if frozen and self.is_well:  # one that is about to stop is not told that its parts took so long
             zombie.frozen_until_s = self.world.now_s + zombie_s / 2
         self.world.scheduler.call_later(zombie_s, lambda: None if zombie.is_dead else self.world.kill(zombie))
         self.world.network.stop_listening(zombie)
