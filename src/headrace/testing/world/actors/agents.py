@@ -177,6 +177,8 @@ class AgentWorker(Watcher):
                         await self._finish(execution.execution, client, call)
 
     def _given(self, name: str, fabric: FabricClient) -> None:
+        if not is_connected(self.hub, fabric):  # a hub that was replaced, and has not heard of it yet
+            return
         holder = self.holders.get(name)
         if holder is not None and holder[0] is not self and is_connected(self.hub, holder[1]):
             self.book.wrong.append(f"{name} was given to {self.name} while {holder[0].name} had it")
