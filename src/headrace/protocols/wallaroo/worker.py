@@ -236,12 +236,19 @@ class Worker(TcpServer["Connection"]):
         return Rewound(request.stream, before, request.point, connections)
 
     async def _move_points(self, request: Rewind) -> int | None:
-        """Of all connectors that ever had the stream; returns where the foremost one was."""
+        """Of all connectors that ever had the stream; returns where the foremost one was. None is moved forward: what
+        lies between would never be sent."""
         known = {
             name: point
             for name, point in self.hub.producers(request.stream).items()
             if name == PRODUCER or name.startswith(OWN)
         }
+        behind = min(known.values(), default=None)
+        if behind is not None and request.point is not None and request.point > behind:
+            raise BadRequest(
+                f"stream {request.stream!r} is stored up to message id {behind} of a connector, which is before "
+                f"{request.point}: it would not send what lies between. Rewind to {behind} or before"
+            )
         names = list(known) or [PRODUCER]
         await self.hub.transact([SetProducer(request.stream, name, request.point) for name in names])
         return max(known.values(), default=None)

@@ -213,6 +213,20 @@ async def test_pushed_messages_cannot_be_rewound_below_what_is_kept(dialect: str
             await send_for_ever(stream)
 
 
+async def test_no_connector_is_rewound_to_what_it_has_not_sent(dialect: str) -> None:
+    """It would skip what lies between, and be told that all of it is stored. Found by seed 500324 of the world."""
+    async with hub_and_address() as (hub, address), connector(address, dialect) as client:
+        stream = await client.stream("s")
+        await stream.send_many([Item(n, b"x") for n in range(1, 11)])
+        await stream.flush()
+        with pytest.raises(BadRequest, match="stored up to message id 10 .* before 11"):
+            await rewind(hub, "s", 11)
+        await stream.send_many([Item(n, b"x") for n in range(11, 21)])
+        await stream.flush()
+        assert [row["id"] for row in await records(hub, "s")] == list(range(1, 21))
+        assert (await rewind(hub, "s", 20)).before == 20
+
+
 async def test_send_says_that_the_connector_has_given_up(dialect: str) -> None:
     """Also where nothing has to be waited for: what is queued now would go nowhere."""
     async with hub_and_address() as (hub, address), connector(address, dialect) as client:
