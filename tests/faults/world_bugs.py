@@ -267,9 +267,8 @@ BUGS = {
     ),
     "AMBROSIA shows a record before it is durable": Bug(
         "protocols/ambrosia/coordinator/call_queue.py",
-        "        hear_first(self._hub.transact([*ops, *counters])",
-        "        self._on_logged(logged)\n        logged = []\n"
-        "        hear_first(self._hub.transact([*ops, *counters])",
+        "        future = self._hub.transact([*ops, *counters])",
+        "        self._on_logged(logged)\n        logged = []\n        future = self._hub.transact([*ops, *counters])",
     ),
 }
 

@@ -25,7 +25,7 @@ from headrace.hub.checkpoints import CheckpointWriter
 from headrace.hub.gauges import refresh_gauges, report_damage
 from headrace.hub.hooks import Read
 from headrace.hub.set_aside import check_place
-from headrace.hub.waiters import News, RecordWaiters, Waiters
+from headrace.hub.waiters import RecordWaiters, Waiters
 from headrace.log import ops
 from headrace.log.backend import open_log
 from headrace.log.backup import BackupInfo
@@ -209,7 +209,7 @@ class Hub(HubBase):
         return self._submit((operation,), True)
 
     def _submit(self, operations: Sequence[ops.Op], is_single: bool) -> asyncio.Future[Any]:
-        future = News(loop=self._loop)
+        future: asyncio.Future[Any] = self._loop.create_future()
         token = (future, is_single, time.perf_counter())
         try:
             self._log.submit(operations, token)
@@ -238,7 +238,6 @@ class Hub(HubBase):
                     future.set_exception(pending.error)
                 elif not future.done():  # else nobody waits any more
                     future.set_result(pending.result[0] if is_single else pending.result)
-                future.tell_first()
             if pending.error is None:
                 for position, operation in enumerate(pending.operations):
                     if not isinstance(operation, ops.Append):

@@ -1,7 +1,7 @@
 """Waiting for a number to pass another: for records, cursors and streams that are still to come.
 
 What either has happened or has not needs no number: `future(key)` is done with `notify(key)`. Threads that wait for
-records have a bell, which rings in whatever thread has stored them. A transaction may have a listener of its own.
+records have a bell, which rings in whatever thread has stored them.
 """
 
 from __future__ import annotations
@@ -95,29 +95,3 @@ class RecordWaiters(Waiters):
     def fail(self, error: HeadraceError, concerned: Callable[[Any], bool] = lambda key: True) -> None:
         super().fail(error, concerned)
         self.ring([key for key in list(self._bells) if concerned(key)])
-
-
-Listener = Callable[[asyncio.Future[Any]], None]
-
-
-class News(asyncio.Future[Any]):
-    """What becomes of a transaction. One listener may hear of it a round of the event loop before all others."""
-
-    first: Listener | None = None
-
-    def tell_first(self) -> None:
-        """It is done. A listener that fails keeps the news from nobody else."""
-        if self.first is not None:
-            try:
-                self.first(self)
-            except Exception as error:
-                said = {"message": "whoever heard first of a transaction failed", "exception": error, "future": self}
-                self.get_loop().call_exception_handler(said)
-
-
-def hear_first(future: asyncio.Future[Any], listener: Listener) -> None:
-    """Have a listener told of what becomes of a transaction, before those who await it go on."""
-    if isinstance(future, News) and not future.done():
-        future.first = listener
-    else:
-        future.add_done_callback(listener)

@@ -2,14 +2,10 @@
 
 import asyncio
 import threading
-from typing import Any
 
-import pytest
-
-from headrace.errors import LogFailed, UnknownStream
-from headrace.hub.waiters import Bell, RecordWaiters, hear_first
+from headrace.errors import LogFailed
+from headrace.hub.waiters import Bell, RecordWaiters
 from headrace.log.batch import Batch
-from headrace.log.ops import Append
 from headrace.testing import memory_hub
 
 SOON_S = 60.0
@@ -59,30 +55,3 @@ async def test_a_thread_hears_of_a_record_by_the_logs_writer():
         with hub.new_records.listening([("orders", 0)], bell):
             await hub.append("orders", Batch.of([b"pear"]))
             assert await asyncio.to_thread(bell.wait, SOON_S)
-
-
-async def test_one_listener_hears_of_a_transaction_before_all_others(caplog: pytest.LogCaptureFixture) -> None:
-    async with memory_hub() as hub:
-        await hub.create_stream("s")
-        heard: list[str] = []
-
-        def fail(done: asyncio.Future[Any]) -> None:
-            heard.append("first")
-            raise ValueError("a listener")
-
-        stored = hub.transact([Append("s", Batch.one(b"x"))])
-        stored.add_done_callback(lambda done: heard.append("callback"))
-        hear_first(stored, fail)
-        assert (await stored)[0].first == 0
-        assert heard == ["first", "callback"]
-        assert "whoever heard first of a transaction failed" in caplog.text
-        refused = hub.transact([Append("none", Batch.one(b"x"))])
-        hear_first(refused, lambda done: heard.append(type(done.exception()).__name__))
-        with pytest.raises(UnknownStream):
-            await refused
-        await asyncio.sleep(0)
-        late: list[bool] = []
-        hear_first(refused, lambda done: late.append(True))
-        assert not late  # never while it is being said
-        await asyncio.sleep(0)
-        assert (heard[2:], late) == (["UnknownStream"], [True])

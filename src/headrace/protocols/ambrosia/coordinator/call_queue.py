@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from headrace.errors import UnknownStream
 from headrace.hub import Hub
-from headrace.hub.waiters import hear_first
 from headrace.log.batch import Batch
 from headrace.log.ops import Append, Appended, Op, SetProducer
 from headrace.protocols.ambrosia.binding.methods import CLOCK_METHOD
@@ -406,7 +405,8 @@ class CallQueue:
                 self.pending_bytes += len(data)
             else:
                 logged.append(LoggedRecord(sequence, batch.count, replayable, data, _origins(record)))
-        hear_first(self._hub.transact([*ops, *counters]), lambda done: self._committed(done, logged))
+        future = self._hub.transact([*ops, *counters])
+        future.add_done_callback(lambda done: self._committed(done, logged))
 
     def time_now(self, sequence: int) -> list[Op]:
         """What begins a record if records are to begin with the time."""
