@@ -23,7 +23,7 @@ from headrace.log.disk import Disk
 from headrace.log.frame import HEADER, Salt, extend_crc
 from headrace.units import MIB
 
-LARGE_BYTES: Final = 16 * MIB
+LARGE_BYTES: Final = 8 * MIB
 """A body of this size is written ahead."""
 SLICE_BYTES: Final = 2 * MIB
 """The disk takes some milliseconds for it."""
@@ -35,21 +35,22 @@ class Ahead:
     def __init__(
         self, disk: Disk, path: str, is_new: bool, salt: Salt, head_bytes: int, directory_bytes: int, body: bytes
     ) -> None:
-        """The file is a spare, or new. Its head has `head_bytes`."""
+        """The file is a spare, or new. Its head has `head_bytes`, and the frame's directory `directory_bytes` at most:
+        zeros end it where it is shorter."""
         self.path = path
         self.is_new = is_new
         self.salt = salt
         self.data_crc = 0
-        self.body_at = head_bytes + HEADER.size + directory_bytes
+        self.directory_bytes = directory_bytes + -directory_bytes % 8
+        self.body_at = head_bytes + HEADER.size + self.directory_bytes
         self.size = self.body_at + len(body)
         self.file = disk.open_synced(path)
         self._body = pa.py_buffer(body)
         self._of = body
-        self._directory_bytes = directory_bytes
 
     def fits(self, directory: bytes, bodies: tuple[bytes, ...]) -> bool:
         """Whether this is the frame that it was written for."""
-        return len(bodies) == 1 and bodies[0] is self._of and len(directory) == self._directory_bytes
+        return len(bodies) == 1 and bodies[0] is self._of and len(directory) <= self.directory_bytes
 
     def slices(self, end: bytes) -> Iterator[None]:
         """Write all of the body, and the end of the journal behind it. What is before it is zeros: no journal."""

@@ -57,7 +57,7 @@ class Commit:
         self._sequence = journal.next_sequence
         self._has_set_off = False
         self._ends: list[tuple[Partition, int, int, dict[str, ProducerState | None]]] = []
-        self._removals: Removals | None = None
+        self._prepared: Removals | Batch | None = None
         self.late: ManyChanges | None = None
         """What is settled, and not folded into its table yet."""
         self.frames: list[frame.EncodedFrame] = []
@@ -70,7 +70,7 @@ class Commit:
         self._bodies.clear()
         many = len(pending.operations) > 1
         self._undo = [] if many else None
-        self._removals = pending.removals
+        self._prepared = pending.prepared
         marks = len(self._appended), len(self._changed), len(self._events)
         try:
             pending.result = [self._operate(op, position, many) for position, op in enumerate(pending.operations)]
@@ -200,8 +200,8 @@ class Commit:
             return ops.PutResult(True, None)
         growth = table.growth(op.key, value)
         self._check_table_room(table, op.table, growth)
-        kind = ops.PUT if value is not None else ops.DELETE
-        base = self._store(partition, Batch.one(value or b"", type=kind, key=op.key), b"", 0).first
+        records = self._prepared if isinstance(self._prepared, Batch) else op.records()
+        base = self._store(partition, records, b"", 0).first
         self._tables[id(table)] = table
         if self._undo is not None:
             self._undo.append(table.undo_of([op.key], growth))
@@ -217,18 +217,18 @@ class Commit:
         if table.pending_bytes + growth > self._settings.table_bytes_max:  # it matters which of them are there already
             growth = sum(map(table.growth, op.keys, op.values))
         self._check_table_room(table, op.table, growth)
-        batch = measured.batch or Batch.of(op.values, types=ops.PUT, keys=op.keys)
-        self._change_many(table, partition, op.keys, op.values, batch, growth)
+        records = self._prepared if isinstance(self._prepared, Batch) else op.records()
+        self._change_many(table, partition, op.keys, op.values, records, growth)
         return len(op.keys)
 
     def _delete_many(self, op: ops.DeleteMany) -> int:
         table, partition = self._table(op.table)
-        found = self._removals
-        keys, there, growth = table.to_delete(op.keys) if found is None else (found.keys, found.there, found.growth)
-        if keys:
+        made = self._prepared
+        found = made if isinstance(made, Removals) else Removals(table, op.keys).complete()
+        if keys := found.keys:
             batch = Batch.of([b""] * len(keys), types=ops.DELETE, keys=keys)
-            self._change_many(table, partition, keys, [None] * len(keys), batch, growth)
-        return there
+            self._change_many(table, partition, keys, [None] * len(keys), batch, found.growth)
+        return found.there
 
     def _rewrite(self, op: ops.Rewrite) -> int:
         table, partition = self._table(op.table)

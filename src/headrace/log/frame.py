@@ -268,12 +268,6 @@ def extend_crc(crc: int, data: bytes) -> int:
     return crc
 
 
-def directory_bytes_of(*producers: bytes) -> int:
-    """How long a directory is that has an entry of records for each, and nothing else."""
-    size = sum(RECORDS.size + len(producer) for producer in producers)
-    return size + -size % 8
-
-
 def encode_salted_frame(
     salt: Salt, sequence: int, durable: int, directory: bytes, *bodies: bytes, data_crc: int | None = None
 ) -> EncodedFrame:

@@ -46,7 +46,6 @@ from headrace.log.frame import (
     Header,
     Salt,
     decode_header,
-    directory_bytes_of,
     encode_salted_frame,
     frames_bytes,
     random_salt,
@@ -369,21 +368,19 @@ class FileJournal(JournalPort):
 
     def frame(self, offset: int, directory: bytes, *bodies: bytes) -> EncodedFrame:
         begun, sequence = self._ahead, self.next_sequence
-        directory += bytes(-len(directory) % 8)
         if begun is None or not begun.fits(directory, bodies):
             return encode_salted_frame(self.salt, sequence + offset, sequence, directory, *bodies)
+        directory = directory.ljust(begun.directory_bytes, b"\0")
         self._ahead_frame = encode_salted_frame(
             begun.salt, sequence, sequence, directory, *bodies, data_crc=begun.data_crc
         )
         return self._ahead_frame
 
-    def write_ahead(self, body: bytes, producer: bytes) -> Iterator[None]:
-        if len(body) < ahead.LARGE_BYTES:
-            return
+    def write_ahead(self, body: bytes, directory_bytes: int) -> Iterator[None]:
         salt = self._new_salt()
         is_new = not self.spares
         path = file_name(self.next_sequence, salt) + SPARE if is_new else self.spares.popleft()
-        self._ahead = ahead.Ahead(self._disk, path, is_new, salt, FILE_HEADER.size, directory_bytes_of(producer), body)
+        self._ahead = ahead.Ahead(self._disk, path, is_new, salt, FILE_HEADER.size, directory_bytes, body)
         yield from self._ahead.slices(END)
 
     def forget_ahead(self) -> None:

@@ -115,10 +115,10 @@ class JournalPort(Protocol):
         sequence = self.next_sequence
         return encode_salted_frame(self.salt, sequence + offset, sequence, directory, *bodies)
 
-    def write_ahead(self, body: bytes, producer: bytes) -> Iterator[None]:
+    def write_ahead(self, body: bytes, directory_bytes: int) -> Iterator[None]:
         """Write the body of records before their frame, which must be the only one of the next commit but those that
-        are written between the slices. A journal that has no way to do that does nothing. Errors are those of
-        `write`."""
+        are written between the slices; its directory takes so many bytes at most. A journal that has no way to do that
+        does nothing. Errors are those of `write`."""
         return iter(())
 
     def forget_ahead(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from headrace.config.sections import Log as LogSettings
 from headrace.errors import BadRequest, Busy, Closed, DiskFull, HeadraceError, LimitExceeded, LogFailed
-from headrace.log import backup, ops, shared_backup, snapshot
+from headrace.log import backup, large, ops, shared_backup, snapshot
 from headrace.log.checkpoint import BlobWriter
 from headrace.log.clock import Clock
 from headrace.log.commit import Commit
@@ -194,13 +194,13 @@ class Log(LogView, LogPort):
 
     def _prepare(self, gathered: list[Pending]) -> None:
         """Do what takes long for a large transaction, before its commit."""
-        op = gathered[0].operations[0]
-        if self._is_slicing or not _is_single(gathered):
+        if self._is_slicing or len(gathered) > 1:
             return
-        if isinstance(op, ops.DeleteMany):
+        op = gathered[0].operations[0]
+        if isinstance(op, ops.DeleteMany) and _is_single(gathered):
             self._prepare_removal(op, gathered[0])
-        elif isinstance(op, ops.Append) and self.state.may_take(op):
-            self._write_ahead(op, gathered[0])
+        else:
+            self._write_ahead(gathered[0])
 
     def _prepare_removal(self, op: ops.DeleteMany, pending: Pending) -> None:
         """Find out what it removes."""
@@ -208,15 +208,15 @@ class Log(LogView, LogPort):
         if stream is not None and stream.table is not None and len(op.keys) > SLICE_KEYS:
             removals = Removals(stream.table, op.keys)
             self._do_slices(removals.slices(), pending)
-            pending.removals = removals
+            pending.prepared = removals
 
-    def _write_ahead(self, op: ops.Append, pending: Pending) -> None:
+    def _write_ahead(self, pending: Pending) -> None:
         needed = self.settings.disk_reserve_bytes + pending.nbytes
-        if self.failed is not None or self.free_space.free_bytes(needed) < needed:
+        found = large.body_of(pending, self.state)
+        if found is None or self.failed is not None or self.free_space.free_bytes(needed) < needed:
             return
-        producer = (op.producer or "").encode(errors="replace")  # one that cannot be encoded is refused by the commit
         try:
-            self._do_slices(self.journal.write_ahead(op.batch.body, producer), pending)
+            self._do_slices(self.journal.write_ahead(*found), pending)
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
                 self.end(error)

@@ -66,6 +66,10 @@ class Put(msgspec.Struct, frozen=True, gc=False):
     value: bytes
     expect: Expect | bytes = ANY
 
+    def records(self) -> Batch:
+        """What is stored."""
+        return Batch.one(self.value, type=PUT, key=self.key)
+
 
 def holds(expect: Expect | bytes, previous: bytes | None) -> bool:
     """Whether what is there is what is expected."""
@@ -108,6 +112,11 @@ class PutMany(msgspec.Struct, frozen=True, gc=False):
     values: Sequence[bytes]
     measured: Measured | None = None
 
+    def records(self) -> Batch:
+        """What is stored."""
+        made = None if self.measured is None else self.measured.batch
+        return made or Batch.of(self.values, types=PUT, keys=self.keys)
+
 
 class Delete(msgspec.Struct, frozen=True, gc=False):
     """Remove a key of a table; removing an absent key is no change."""
@@ -115,6 +124,10 @@ class Delete(msgspec.Struct, frozen=True, gc=False):
     table: str
     key: bytes
     expect: Expect | bytes = ANY
+
+    def records(self) -> Batch:
+        """What is stored."""
+        return Batch.one(b"", type=DELETE, key=self.key)
 
 
 class DeleteMany(msgspec.Struct, frozen=True, gc=False):

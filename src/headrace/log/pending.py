@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from headrace.errors import HeadraceError
 from headrace.log import ops
+from headrace.log.batch import Batch
 from headrace.log.slices import Removals
 
 OPERATION_BYTES: Final = 512
@@ -15,7 +16,7 @@ OPERATION_BYTES: Final = 512
 class Pending:
     """A transaction on its way to the disk."""
 
-    __slots__ = ("done", "error", "nbytes", "operations", "removals", "result", "token", "weight")
+    __slots__ = ("done", "error", "nbytes", "operations", "prepared", "result", "token", "weight")
 
     def __init__(self, operations: list[ops.Op], nbytes: int, weight: int, token: Any = None) -> None:
         self.operations = operations
@@ -24,8 +25,9 @@ class Pending:
         """Its share of a commit: its bytes, and `OPERATION_BYTES` for each operation and key."""
         self.token = token
         """Whatever the submitter wants back with the outcome."""
-        self.removals: Removals | None = None
-        """What its only operation removes, if the writer has found that out already."""
+        self.prepared: Removals | Batch | None = None
+        """What the writer has found out or made before the commit: which keys it removes, or the records that its
+        only put stores."""
         self.result: list[Any] = []
         self.error: HeadraceError | None = None
         self.done = False

@@ -60,3 +60,9 @@ class Removals:
             self.there += there
             self.growth += growth
             yield
+
+    def complete(self) -> Removals:
+        """All of it at once."""
+        for _ in self.slices():
+            pass
+        return self

@@ -1,12 +1,13 @@
 """Python's garbage collector in a hub that serves: no look at objects takes long.
 
 Everybody waits while it looks, and by itself it looks at everything again and again. Here, what has survived a look is
-frozen: the next one sees only what came since. That is some ten thousand objects, a millisecond or two.
+frozen: the next one sees only what came since. That is some three thousand objects, a millisecond or two where each
+belongs to a circle that is to be freed.
 
 What is frozen is freed as ever once nobody refers to it, and nearly everything ends like that. Only objects that refer
 to each other in a circle, and are not needed any more since they were frozen, have to wait for a look at everything
-(`thaw`). It comes when the hub has grown a little and has nothing to do, or has grown by half: so such circles never
-take more than that.
+(`thaw`). It comes when the hub has grown a little and has nothing to do, or has doubled: so such circles never take
+more than that.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from headrace.collection import freeze
 if TYPE_CHECKING:
     from headrace.telemetry.metrics import ProcessMetrics
 
-COLLECT_AFTER: Final = (1_000, 2, 2)
-"""New objects, and how often each generation but the oldest is looked at before the next is."""
+COLLECT_AFTER: Final = (1_000, 0, 0)
+"""New objects, and how often each generation but the oldest is looked at, beside the first time, before the next is."""
 OLDEST: Final = len(COLLECT_AFTER) - 1
 LOOK_S: Final = 2.0
 IDLE_PART: Final = 0.05
 """A hub that uses less than this of a processor has nothing to do."""
 GROWN_BLOCKS: Final = 50_000
 GROWN_PART: Final = 0.1
-GROWN_BUSY_BLOCKS: Final = 500_000
-GROWN_BUSY_PART: Final = 0.5
+GROWN_BUSY_BLOCKS: Final = 2_000_000
+GROWN_BUSY_PART: Final = 1.0
 
 
 class Garbage:

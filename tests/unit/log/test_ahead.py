@@ -18,6 +18,7 @@ from headrace.log.disk import OsDisk
 from headrace.log.journal import DIRECTORY, SPARE, journal_files
 from headrace.log.log import Log
 from headrace.log.pending import Pending
+from headrace.log.state import TABLE
 from headrace.testing import FaultyDisk, MemoryDisk
 from headrace.testing.disk import DiskKilled, _MemorySyncedFile
 
@@ -117,6 +118,61 @@ def test_a_producer_that_is_no_name_is_refused() -> None:
         do(log, append("s", LARGE, "\ud800", sequence=1))
     do(log, append("s", LARGE, "é", sequence=1))
     assert payloads(log, "s") == [LARGE]
+
+
+def test_producers_set_beside_it_are_of_the_same_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So an immortal's calls are stored: records, and how far each sender is."""
+    disk = MemoryDisk()
+    log = open_log(disk, **SETTINGS)
+    do(log, ops.CreateStream("s"))
+    do(log, ops.CreateStream("small"))
+    names = ["é" * 40, "p", "gone"]
+    do(log, ops.SetProducer("s", "gone", 1))
+    between = passed_while_written(log, monkeypatch)
+    beside = [ops.SetProducer("s", name, None if name == "gone" else 2**64 - 1) for name in names]
+    large = log.submit([append("s", LARGE, "writer", sequence=7), *beside])
+    log.commit_once()
+    assert large.error is None
+    assert between[0].done
+    for found in (log, open_log(disk.after_power_cut(random.Random(1)), **SETTINGS)):
+        assert payloads(found, "s") == [LARGE]
+        points = [found.producer("s", name) for name in (*names, "writer")]
+        assert points == [2**64 - 1, 2**64 - 1, None, 7]
+
+
+@pytest.mark.parametrize("operation", ["put", "put if absent", "put many"])
+def test_values_of_tables_too(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    log = open_log(disk, **SETTINGS)
+    do(log, ops.CreateStream("t", kind=TABLE))
+    do(log, ops.CreateStream("small"))
+    between = passed_while_written(log, monkeypatch)
+    op: ops.Op = ops.Put("t", b"k", LARGE, ops.ABSENT if operation == "put if absent" else ops.ANY)
+    if operation == "put many":
+        op = ops.PutMany("t", [b"k", b"l"], [LARGE, b"x"])
+    do(log, op)
+    assert between[0].done
+    for found in (log, open_log(disk.after_power_cut(random.Random(1)), **SETTINGS)):
+        assert found.table_get("t", b"k") == LARGE
+        assert found.table_get("t", b"l") == (b"x" if operation == "put many" else None)
+
+
+def test_a_put_whose_condition_does_not_hold_leaves_no_file() -> None:
+    disk = MemoryDisk()
+    log = open_log(disk, **SETTINGS)
+    do(log, ops.CreateStream("t", kind=TABLE))
+    do(log, ops.Put("t", b"k", b"x"))
+    before = files(disk)
+    assert not do(log, ops.Put("t", b"k", LARGE, ops.ABSENT)).applied
+    assert files(disk) == before
+    assert log.table_get("t", b"k") == b"x"
+
+
+def passed_while_written(log: Log, monkeypatch: pytest.MonkeyPatch) -> list[Pending]:
+    """A small append comes with the first write."""
+    between: list[Pending] = []
+    on_write(monkeypatch, lambda: None if between else between.append(log.submit([append("small", b"x")])))
+    return between
 
 
 def work(log: Log, acknowledged: list[tuple[str, bytes]]) -> None:

@@ -28,7 +28,7 @@ class Ring:
 
 @pytest.fixture
 def blocks() -> list[int]:
-    return [1_000_000]
+    return [4_000_000]
 
 
 @pytest.fixture

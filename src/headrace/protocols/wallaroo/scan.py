@@ -33,8 +33,8 @@ HELLO_BYTES_MAX = 1 + 4 * (2 + SHORT_BYTES_MAX)
 
 CHUNK_BYTES_MIN = 24 * 1024
 CHUNK_BYTES_MAX = CHUNK_BYTES_MIN << 6
-"""Bytes are received in chunks that grow with the traffic up to this: large, for large pieces win. Only the beginning
-of a still larger frame makes one grow further."""
+"""Bytes are received in chunks that grow with the traffic up to this: large, for large pieces win. Only a still larger
+frame has a chunk of its size. No more is received at once: others wait for so long."""
 
 LENGTH_BYTES = 4
 UNIFORM_AFTER = 8
@@ -354,6 +354,8 @@ class FrameBuffer:
         """Whether rows were made of the chunk."""
         self._position = 0
         self._end = 0
+        self._wanted = 0
+        """Bytes of the frame of which the beginning is held, as far as they are known."""
         self._fault: PeerFault | None = None
 
     @property
@@ -370,7 +372,7 @@ class FrameBuffer:
         """Where to put the next bytes; then say with `add` how many there are."""
         if self._lent or self._end == len(self._chunk):
             self._change_chunk()
-        return self._chunk[self._end :].data
+        return self._chunk[self._end : self._end + CHUNK_BYTES_MAX].data
 
     def add(self, count: int) -> None:
         self._end += count
@@ -387,12 +389,12 @@ class FrameBuffer:
 
     def _change_chunk(self) -> None:
         """One twice as large after one that was filled, and half as large after one that was mostly empty."""
-        size = len(self._chunk)
-        if self._end == size and (size < CHUNK_BYTES_MAX or not self._position):
+        size = min(len(self._chunk), CHUNK_BYTES_MAX)
+        if self._end == size < CHUNK_BYTES_MAX:
             size *= 2
         elif self._end < size // 4 and size > CHUNK_BYTES_MIN:
             size //= 2
-        chunk = np.empty(max(size, 2 * self.held), np.uint8)
+        chunk = np.empty(max(size, self._wanted, 2 * self.held), np.uint8)
         chunk[: self.held] = self._chunk[self._position : self._end]
         self._chunk, self._position, self._end, self._lent = chunk, 0, self.held, False
 
@@ -419,8 +421,9 @@ class FrameBuffer:
         length = int.from_bytes(self._bytes(0, LENGTH_BYTES), "little" if self.dialect.order == "<" else "big")
         self._check_length(length)
         if self.held < LENGTH_BYTES + length:
+            self._wanted = LENGTH_BYTES + length
             return None
-        self._first = False
+        self._first, self._wanted = False, 0
         layout = LAYOUTS.get(self.dialect)
         if layout is not None and self._chunk[self._position + LENGTH_BYTES] == layout.tag:
             return self._messages(layout)

@@ -354,11 +354,34 @@ def test_a_full_chunk_says_so_and_still_finds_room_for_a_larger_frame() -> None:
         buffer.add(count)
         said.append((buffer.held, buffer.is_full))
         data = data[count:]
-    assert all(is_full == (held >= CHUNK_BYTES_MAX) for held, is_full in said[:-1])
+    assert [held for held, is_full in said if is_full] == [CHUNK_BYTES_MAX, 2 * CHUNK_BYTES_MAX]
     rows = buffer.next()
     assert isinstance(rows, Rows)
     assert rows.message_ids.tolist() == [7]
     assert len(rows.payloads()[0].as_py()) == 3 * CHUNK_BYTES_MAX
+
+
+def test_a_large_frame_has_one_chunk_and_those_behind_it_a_small_one() -> None:
+    buffer = FrameBuffer(dialect=V3, frame_bytes_max=4 * CHUNK_BYTES_MAX)
+    left = memoryview(V3.encode(Message(1, 7, bytes(3 * CHUNK_BYTES_MAX))) + V3.encode(Message(1, 8, b"x")))
+    found: list[int] = []
+    rooms: list[int] = []
+    chunks: set[int] = set()
+    while left:
+        room = buffer.room()
+        chunks.add(id(buffer._chunk))
+        rooms.append(len(room))
+        count = min(len(room), len(left))
+        room[:count] = left[:count]
+        buffer.add(count)
+        left = left[count:]
+        while (rows := buffer.next()) is not None:
+            assert isinstance(rows, Rows)
+            found += rows.message_ids.tolist()
+    assert found == [7, 8]
+    assert max(rooms) == CHUNK_BYTES_MAX  # nobody waits for more to be copied at once
+    assert len(chunks) == 3
+    assert len(buffer._chunk) == CHUNK_BYTES_MAX
 
 
 # -- runs of equal lengths --------------------------------------------------------------------------------------------
