@@ -32,6 +32,7 @@ class Read(msgspec.Struct):
     start: int
     records: int = 0
     error: BaseException | None = None
+    """Why it ended, for those who are told so; it is not kept."""
     began_s: float = msgspec.field(default_factory=lambda: time.perf_counter())
     context: contextvars.Context = msgspec.field(default_factory=contextvars.copy_context)
     """Where it began: a range may be given up elsewhere."""
@@ -43,6 +44,7 @@ class Read(msgspec.Struct):
         self.error = error
         for hook in self.hooks.read:
             hook(self)
+        self.error = None  # its traceback knows who reads, and all that was read
 
 
 class Hooks:

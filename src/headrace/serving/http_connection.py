@@ -71,6 +71,10 @@ def _behind(client: tuple[str, int] | None, hub: HubBase) -> tuple[str, int] | N
     return None if client is None else split_address(hub.peers.client(address_from(client)))
 
 
+def _nothing() -> None:
+    """Instead of what is not to be called any more."""
+
+
 class _Refused(Exception):
     """Raised inside the parser to end it."""
 
@@ -156,6 +160,9 @@ class HttpConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._unread.clear()
+        while self.pipeline:  # they never begin: nothing but the garbage collector would end what binds them to this
+            waiting, _ = self.pipeline.pop()
+            waiting.on_response = _nothing
         if self._arrival is not None:
             self._arrival.close()
         let_go(self.transport)
@@ -300,14 +307,15 @@ class HttpConnection(HttpToolsProtocol):
         assert isinstance(upgrade, httptools.HttpParserUpgrade)
         (end,) = upgrade.args
         other = self._other_protocol()
+        rest = self._piece[end:] + self._unread.clear()
+        self.parser = None  # type: ignore[assignment]  # it holds methods of this connection, which is done
         if other is not None:
-            self._hand_over(other, self._piece[end:] + self._unread.clear())
+            self._hand_over(other, rest)
             return
         super().handle_websocket_upgrade()
         if self._arrival is not None:
             self._arrival.is_read = True
             self._arrival.holds(0, 1)
-        rest = self._piece[end:] + self._unread.clear()
         if rest:
             cast(WebSocketConnection, self.transport.get_protocol()).data_received(rest)
 
@@ -372,8 +380,10 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
         self.frames = []
         self._unread.clear()
+        self._finish.clear()
         if self._arrival is not None:
             self._arrival.close()
+        let_go(self.transport)
 
     def data_received(self, data: bytes) -> None:
         self._unread.add(data)

@@ -13,17 +13,28 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from h2.connection import H2Connection
 from support.until import until
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from headrace.config import Config, Log
 from headrace.config.address import split_address
 from headrace.errors import ConditionFailed, LimitExceeded, UnknownStream
 from headrace.hub import Hub
+from headrace.hub.hooks import Read
 from headrace.log.batch import Batch
 from headrace.log.ops import Append, Delete, Put, SaveCursor, SetProducer
+from headrace.protocols.futoin.connection import Connection
+from headrace.protocols.futoin.server import start as serve_futoin
+from headrace.protocols.futoin.settings import Futoin
 from headrace.protocols.perper.fabric.client import FabricClient
 from headrace.protocols.perper.fabric.server import ServerCall
 from headrace.protocols.perper.fabric.server import serve as serve_fabric
+from headrace.protocols.perper.ignite.client import IgniteClient
+from headrace.protocols.perper.ignite.operations import Operations
+from headrace.protocols.perper.ignite.server import serve as serve_ignite
+from headrace.serving.http import serve as serve_http
+from headrace.serving.http_connection import HttpConnection, WebSocketConnection
 from headrace.serving.runtime import LISTENERS
 from headrace.testing import memory_hub
 
@@ -46,7 +57,9 @@ async def test_a_connection_that_is_gone_is_freed_at_once(name: str) -> None:
     async with memory_hub() as hub:
         listener = await getattr(importlib.import_module(module), function)(hub, "127.0.0.1:0")
         address = split_address(listener.address)
+        gc.collect()
         gc.disable()
+        before = count_connections_of_h2()
         try:
             with socket.create_connection(address) as peer:
                 peer.sendall(HALVES[name])
@@ -58,9 +71,94 @@ async def test_a_connection_that_is_gone_is_freed_at_once(name: str) -> None:
                 await asyncio.sleep(0)
             await until(lambda: len(hub.intake) == 0)
             await until(lambda: connection() is None and transport() is None)
+            assert count_connections_of_h2() == before
         finally:
             gc.enable()
         await listener.close()
+
+
+def count_connections_of_h2() -> int:
+    return count(H2Connection)
+
+
+def count(*kinds: type) -> int:
+    """How many there are of these."""
+    return sum(isinstance(each, kinds) for each in gc.get_objects())
+
+
+async def test_a_websocket_that_is_gone_is_freed_with_the_connection_that_it_was() -> None:
+    ask = (
+        b"GET /futoin/s HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+        b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    )
+    async with memory_hub(Config(futoin=Futoin(insecure=True))) as hub:
+        await serve_futoin(hub)
+        listener = await serve_http(hub, "127.0.0.1:0")
+        gc.collect()
+        gc.disable()
+        before = count(HttpConnection, WebSocketConnection, Connection)
+        try:
+            reader, writer = await asyncio.open_connection(*split_address(listener.address))
+            writer.write(ask)
+            assert (await reader.readline()).startswith(b"HTTP/1.1 101")
+            assert count(WebSocketConnection) > 0
+            writer.transport.abort()
+            await until(lambda: len(hub.intake) == 0)
+            await until(lambda: count(HttpConnection, WebSocketConnection, Connection) == before)
+        finally:
+            gc.enable()
+        await listener.close()
+
+
+async def test_requests_that_wait_behind_others_are_freed_with_their_connection() -> None:
+    async with memory_hub() as hub:
+        listener = await serve_http(hub, "127.0.0.1:0")
+        gc.collect()
+        gc.disable()
+        before = count(RequestResponseCycle)
+        try:
+            _, writer = await asyncio.open_connection(*split_address(listener.address))
+            writer.write(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n" * 50)
+            await until(lambda: count(RequestResponseCycle) > before + 1)
+            writer.transport.abort()
+            await until(lambda: len(hub.intake) == 0)
+            await until(lambda: count(RequestResponseCycle) == before)
+        finally:
+            gc.enable()
+        await listener.close()
+
+
+async def test_a_client_of_ignite_that_is_gone_leaves_nothing_to_collect() -> None:
+    async with memory_hub() as hub:
+        listener = await serve_ignite(hub, "127.0.0.1:0")
+        gc.collect()
+        gc.disable()
+        before = count(Operations)
+        try:
+            client = await IgniteClient.connect(*split_address(listener.address))
+            assert count(Operations) == before + 1
+            await client.close()
+            await until(lambda: count(Operations) == before)
+        finally:
+            gc.enable()
+        await listener.close()
+
+
+async def test_a_scan_that_is_given_up_leaves_nothing_to_collect() -> None:
+    """What it has read may be much."""
+    async with memory_hub() as hub:
+        await hub.create_stream("s")
+        await hub.append("s", Batch.one(b"x"))
+        gc.disable()
+        before = count(Read)
+        try:
+            scan = hub.scan("s", 0, 1)
+            next(scan)
+            scan.close()  # type: ignore[attr-defined]
+            del scan
+            assert count(Read) == before
+        finally:
+            gc.enable()
 
 
 LARGE = bytes(100_000)

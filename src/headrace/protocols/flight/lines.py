@@ -244,7 +244,7 @@ class Line(TcpConnection, asyncio.Protocol):
             number = request.id
             answer = await self._answer(request)
         except HeadraceError as error:
-            answer = Answer(error=error_body(error), id=number)
+            answer = Answer(error=error_body(error.to_keep()), id=number)
         except Exception:
             logger.exception("a request on a line failed unexpectedly")
             answer = Answer(error=error_body(HeadraceError("internal error of the hub; its log says more")), id=number)
@@ -331,4 +331,4 @@ def _read(body: bytes) -> Request | HeadraceError:
     try:
         return decode_request(body)
     except HeadraceError as error:
-        return error
+        return error.to_keep()

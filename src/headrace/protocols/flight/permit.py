@@ -54,6 +54,7 @@ class Permit:
     def close(self) -> None:
         """The call has ended."""
         self._unwatch()
+        self.on_refused = lambda error: None  # the call knows this permit
         if self._timer is not None:
             self._timer.cancel()
 

@@ -285,7 +285,7 @@ class Putting:
         if not isinstance(error, HeadraceError):
             error = Busy("the append was cancelled, or failed inside the hub; its log says more")
         with self._lock:
-            return self._session.fail(number, error)
+            return self._session.fail(number, error.to_keep())
 
     def _send(self, ack: PutAck | None) -> None:
         if ack is None:

@@ -87,6 +87,7 @@ class Connection:
         """Serve the peer until it leaves."""
         writer = self._writer = self._loop.create_task(self._write())
         self._tasks.add(writer)
+        writer.add_done_callback(self._tasks.discard)
         pace = Pace(self._dispatcher.hub.intake.turns)
         try:
             while not writer.done():
@@ -148,6 +149,7 @@ class Connection:
         self._calls.clear()
         for task in self._tasks:
             task.cancel()
+        self._writer = None  # its end knows this connection
         self._session.close(reason)
 
     # -- what the peer says ----------------------------------------------------------------------------------------

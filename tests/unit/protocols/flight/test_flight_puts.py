@@ -20,6 +20,7 @@ from headrace.log.ops import Appended, StreamOptions
 from headrace.protocols.flight import puts
 from headrace.protocols.flight.codec import decode_metadata
 from headrace.protocols.flight.room import Window
+from headrace.protocols.flight.session import PutSession
 from headrace.testing import FaultyDisk, MemoryDisk, served_hub
 
 
@@ -436,5 +437,18 @@ def test_a_batch_that_is_refused_is_freed_at_once(orders, what):
         with failing():
             put(orders, [batch], schema=batch.schema)
         wait_until(lambda: not frames_of_puts(), "the batch is free")
+    finally:
+        gc.enable()
+
+
+def test_a_put_that_was_refused_leaves_nothing_to_collect(served, orders):
+    """An error knows the frames that it came through, and these know the put."""
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            with pytest.raises(flight.FlightError):
+                put(orders, [payloads(b"x" * (served.hub.config.log.record_bytes_max + 1))])
+        wait_until(lambda: not [each for each in gc.get_objects() if isinstance(each, PutSession)])
     finally:
         gc.enable()

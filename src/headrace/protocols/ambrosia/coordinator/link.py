@@ -158,6 +158,8 @@ class Link:
         self.instance.unlink(self)
         self._shown.close(reason)
         self.on_close()
+        self.on_hold = lambda is_held_back: None
+        self.feed.end()
 
     def _spawn(self, work: Later) -> None:
         task = asyncio.ensure_future(work)

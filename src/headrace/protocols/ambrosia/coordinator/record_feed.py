@@ -90,6 +90,10 @@ class RecordFeed:
         """The socket takes bytes again."""
         self._writable.set()
 
+    def end(self) -> None:
+        """The link is gone; it knows this feed, and need not hear of it any more."""
+        self._on_sent = lambda: None
+
     def hold(self) -> None:
         """Send no data records: a checkpoint has been asked for."""
         self._held = True
@@ -139,7 +143,7 @@ class RecordFeed:
             self._transport.write(header + payload)
         else:
             self._transport.write(header)
-            self._transport.write(payload)
+            self._transport.write(memoryview(payload))  # what is left to send is not copied then
         self.sequence = sequence + 1
         self._records_out.inc(count)
         self.sent_records += 1

@@ -117,6 +117,7 @@ class FabricClient(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """The server is gone."""
         self.has_ended = True
+        self.grpc.release()
         ended = http2.ConnectionEnded("lost")
         for call in self._calls.values():
             call.take(ended)

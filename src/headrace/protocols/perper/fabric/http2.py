@@ -151,6 +151,8 @@ class GrpcConnection:
     def receive(self, data: bytes) -> list[Event]:
         """Feed bytes. A broken connection gives `ConnectionEnded`; what must still be sent is in `data_to_send`."""
         self._events = []
+        if self.ended:
+            return []
         try:
             events = self._h2.receive_data(data)
         except (h2.exceptions.ProtocolError, UnicodeDecodeError) as error:
@@ -171,8 +173,10 @@ class GrpcConnection:
         return [ConnectionEnded(reason)]
 
     def release(self) -> None:
-        """Forget all calls: nothing can be sent or received any more."""
+        """Forget all calls: nothing can be received any more. h2 holds methods of its own, so that only the garbage
+        collector would free it: a crowd that comes and goes would keep it busy."""
         self.ended = True
+        self._h2._frame_dispatch_table.clear()
         self._streams.clear()
         self.unread_bytes = 0
 

@@ -10,6 +10,7 @@ import asyncio
 from asyncio import Future
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from uuid import UUID
 
@@ -100,7 +101,7 @@ class Operations:
         self._owner = owner
         self._cursors_max = cursors_max
         self._cursors: dict[int, OpenCursor] = {}
-        self._statements = Statements(fabric, principal, self._check, uses)
+        self._statements = Statements(fabric, principal, partial(_check, principal), uses)
         self._next_cursor = 1
         self._transactions = Transactions()
 
@@ -127,10 +128,7 @@ class Operations:
         return entry
 
     def _check(self, right: Any, name: str) -> None:
-        if not self.principal.may(right, name):
-            raise PeerError(
-                Status.NOT_AUTHORIZED, f"user {self.principal.name!r} needs the right {right!r} on cache {name!r}"
-            )
+        _check(self.principal, right, name)
 
     def cache_for_writing(self, request: Request) -> TableCache | StreamCache:
         """The cache of a request that changes it."""
@@ -422,6 +420,11 @@ class Operations:
         self._cursors.clear()
         self._statements.close()
         self._transactions.close()
+
+
+def _check(principal: Principal, right: Any, name: str) -> None:
+    if not principal.may(right, name):
+        raise PeerError(Status.NOT_AUTHORIZED, f"user {principal.name!r} needs the right {right!r} on cache {name!r}")
 
 
 HANDLERS: Final[dict[int, Callable[[Operations, Request], Any]]] = {
