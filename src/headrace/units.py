@@ -49,14 +49,20 @@ Position = int | Literal["earliest", "latest"] | datetime
 """Where in a stream."""
 
 
+def natural(text: str | bytes, digits_max: int = 18) -> int | None:
+    """What digits from 0 to 9 say, and nothing else: Python takes other scripts' digits for digits, fails on some of
+    them, and fails on thousands of digits."""
+    return int(text) if len(text) <= digits_max and text.isascii() and text.isdigit() else None
+
+
 def position(text: str) -> Position:
     """`120` is an index, `5m` five minutes ago, `2026-11-15T12:00:00Z` a time; and `earliest`, `latest`."""
     if text == "earliest":
         return "earliest"
     if text == "latest":
         return "latest"
-    if text.isascii() and text.isdigit():
-        return int(text)
+    if (index := natural(text, 19)) is not None:
+        return index
     try:
         return _now() - timedelta(seconds=parse_seconds(text))
     except OverflowError:

@@ -1,6 +1,6 @@
 import pytest
 
-from headrace.units import format_bytes, format_seconds, parse_bytes, parse_seconds
+from headrace.units import format_bytes, format_seconds, natural, parse_bytes, parse_seconds
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,15 @@ def test_sizes_are_shown_with_their_unit(count: int, text: str) -> None:
 )
 def test_durations_are_shown_with_their_unit(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(("text", "number"), [("0", 0), (b"17", 17), ("0080", 80), ("9" * 18, 10**18 - 1)])
+def test_natural_numbers(text: str | bytes, number: int) -> None:
+    assert natural(text) == number
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-1", "+1", "1_0", " 1", "1.0", "\N{SUPERSCRIPT TWO}", "\N{ARABIC-INDIC DIGIT ONE}", "9" * 19]
+)
+def test_what_python_would_take_for_a_number_or_fail_on_is_none(text: str) -> None:
+    assert natural(text) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 
 from headrace.errors import BadRequest
+from headrace.units import natural
 
 
 class BadAddress(BadRequest, ValueError):
@@ -14,9 +15,10 @@ class BadAddress(BadRequest, ValueError):
 def split_address(address: str) -> tuple[str, int]:
     """`host:port` as its two parts; IPv6 hosts stand in brackets."""
     host, separator, port = address.rpartition(":")
-    if not separator or not port.isdigit() or int(port) > 65535:
+    number = natural(port, 5)
+    if not separator or number is None or number > 65535:
         raise BadAddress(f"{address!r} is not host:port")
-    return host.strip("[]"), int(port)
+    return host.strip("[]"), number
 
 
 def join_address(host: str, port: int) -> str:

@@ -17,7 +17,7 @@ from headrace.errors import BadSql, Forbidden, Trimmed
 from headrace.log.columns import SCHEMA
 from headrace.security import is_listed
 from headrace.sql.wire import Bounds, Dialect, Wanted
-from headrace.units import microseconds
+from headrace.units import microseconds, natural
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -166,8 +166,8 @@ class StreamSource:
         bounds = self._scope.hub.bounds(stream, partition)
         if text in ("earliest", "latest"):
             return bounds.first if text == "earliest" else bounds.next
-        if text.isascii() and text.isdigit():
-            return int(text)
+        if (index := natural(text, 19)) is not None:
+            return index
         try:
             moment = datetime.fromisoformat(text)
         except ValueError:
@@ -235,7 +235,7 @@ class TableSource:
 def _numbers(text: str | None) -> set[int] | None:
     if text is None:
         return None
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isascii() and word.isdigit() for word in words):
+    numbers = {natural(word.strip()) for word in text.split(",")}
+    if None in numbers:
         raise BadSql(f"stream(): partitions => {text!r} is not numbers such as '0,2'")
-    return set(map(int, words))
+    return {number for number in numbers if number is not None}

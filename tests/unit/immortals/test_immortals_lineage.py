@@ -94,6 +94,7 @@ def test_marks_are_messages_that_others_pass_over() -> None:
     assert isinstance(end, AttachTo)
     assert read_mark(end.destination) is None
     assert read_mark(b"@after:x:1") is None
+    assert read_mark(b"@after:" + b"9" * 5000 + b":1") is None
 
 
 def test_only_the_last_links_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ import msgspec
 from headrace.protocols.ambrosia.call_reader import Calls
 from headrace.protocols.ambrosia.codec import AttachTo, Call, Return, decode_messages, encode
 from headrace.telemetry.tracing import Followed, Tracing, Value
+from headrace.units import natural
 
 PREFIX: Final = b"@after:"
 END: Final = encode(AttachTo(PREFIX))
@@ -36,7 +37,8 @@ def mark_of(record: int, place: int) -> bytes:
 def read_mark(destination: bytes) -> tuple[int, int] | None:
     """The record and the place in it; None behind what a message led to."""
     record, _, place = destination.removeprefix(PREFIX).partition(b":")
-    return (int(record), int(place)) if record.isdigit() and place.isdigit() else None
+    numbers = natural(record), natural(place)
+    return None if numbers[0] is None or numbers[1] is None else (numbers[0], numbers[1])
 
 
 class Place(msgspec.Struct, frozen=True):

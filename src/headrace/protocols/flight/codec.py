@@ -30,7 +30,7 @@ from pyarrow import lib
 
 from headrace import errors
 from headrace.log.columns import ASSIGNED, BYTES, COLUMNS, INTEGER, PUT_SCHEMA, SCHEMA, TEXT, TIME, Kind
-from headrace.units import MIB
+from headrace.units import MIB, natural
 
 # A ticket, command or metadata above this is refused unread. Large enough for 10,000 ranges of long names.
 MESSAGE_BYTES_MAX = 4 << 20
@@ -243,8 +243,8 @@ def command_from_path(path: Sequence[bytes]) -> PutCommand:
         raise errors.BadRequest("descriptor: the path is not UTF-8") from None
     if len(parts) == 1:
         return _checked_command(PutCommand(parts[0]))
-    if len(parts) == 2 and parts[1].isascii() and parts[1].isdigit() and len(parts[1]) < 10:
-        return _checked_command(PutCommand(parts[0], int(parts[1])))
+    if len(parts) == 2 and (partition := natural(parts[1], 9)) is not None:
+        return _checked_command(PutCommand(parts[0], partition))
     raise errors.BadRequest(f"descriptor: the path is [stream] or [stream, partition number], not {parts!r}")
 
 

@@ -291,6 +291,8 @@ async def test_what_cannot_be_registered_is_not_noted_and_binds_nothing() -> Non
         await call_verb(hub, "immortal.forget", name="b")
         with pytest.raises(BadRequest, match="'b' cannot listen"):
             await call_verb(hub, "immortal.register", name="b", options={"receive": free.receive, "send": taken})
+        with pytest.raises(BadRequest, match="'x/y' is not host:port"):  # the hub would connect to it later
+            await call_verb(hub, "immortal.register", name="b", options={"send": "x/y", "sockets": "connect"})
         assert [each.name for each in await call_verb(hub, "immortal.list")] == ["a"]
         with pytest.raises(BadRequest, match="'a' cannot listen"):
             await call_verb(hub, "immortal.register", name="a", options={"receive": free.receive, "send": free.receive})

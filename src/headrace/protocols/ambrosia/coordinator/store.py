@@ -73,6 +73,7 @@ def registration_of(
     name: str, section: ImmortalSection, known: Registration | None, next_sequence: int
 ) -> Registration:
     """An immortal as it is to be from now on: the options asked for, and what is known of it already."""
+    check_addresses(section)
     options = msgspec.structs.asdict(section)
     delivery = options.pop("delivery")
     if known is None:
@@ -92,6 +93,12 @@ def registration_of(
             f"immortal {name!r} has version {registration.version}; it cannot go back to {registration.upgrade_version}"
         )
     return registration
+
+
+def check_addresses(ports: ImmortalSection | Registration) -> None:
+    """Of both, also where the hub binds only one: it connects to the other, sooner or later."""
+    for address in (ports.receive, ports.send):
+        split_address(address)
 
 
 class StreamNames:
@@ -128,8 +135,7 @@ def read_registration(key: bytes, value: bytes) -> Registration:
     registration = msgspec.json.decode(value, type=Registration)
     if registration.name.encode() != key or not registration.deliveries:
         raise BadRequest(f"it is not a registration of the immortal {key!r}")
-    for address in (registration.receive, registration.send):
-        split_address(address)
+    check_addresses(registration)
     return registration
 
 

@@ -19,6 +19,7 @@ import h2.exceptions
 import h2.settings
 
 from headrace.protocols.perper.fabric.codec import MessageBuffer, MessageError, TooLong
+from headrace.units import natural
 
 # Beyond this a stream's producer waits until the peer has taken some.
 QUEUE_BYTES_MAX: Final = 256 * 1024
@@ -111,10 +112,8 @@ class _Stream:
 
 def parse_timeout_s(text: str) -> float | None:
     """The `grpc-timeout` header: at most eight digits and a unit."""
-    number, unit = text[:-1], text[-1:]
-    if not (number.isascii() and number.isdigit()) or len(number) > 8 or unit not in _TIMEOUT_UNITS_S:
-        return None
-    return int(number) * _TIMEOUT_UNITS_S[unit]
+    number, unit = natural(text[:-1], 8), _TIMEOUT_UNITS_S.get(text[-1:])
+    return None if number is None or unit is None else number * unit
 
 
 class GrpcConnection:

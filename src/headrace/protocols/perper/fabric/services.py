@@ -27,6 +27,7 @@ from headrace.protocols.perper.fabric.items import ItemFeed
 from headrace.protocols.perper.records import REGISTRY_AGENT, Execution
 from headrace.protocols.perper.settings import Perper
 from headrace.protocols.perper.state import Fabric
+from headrace.units import natural
 
 if TYPE_CHECKING:
     from headrace.protocols.perper.fabric.server import ServerCall
@@ -333,9 +334,10 @@ def metric_spec(handler: Handler, message: Message) -> Fields:
     specs = []
     for kind, key in (("executions", "targetExecutions"), ("instances", "targetInstances")):
         if key in metadata:
-            if not (metadata[key].isascii() and metadata[key].isdigit() and len(metadata[key]) < 19):
+            target = natural(metadata[key])
+            if target is None:
                 raise CallError(http2.INVALID_ARGUMENT, f"{key} is {metadata[key]!r}, not a number")
-            specs.append({"metricName": f"{agent}-{kind}", "targetSize": int(metadata[key])})
+            specs.append({"metricName": f"{agent}-{kind}", "targetSize": target})
     return {"metricSpecs": specs}
 
 

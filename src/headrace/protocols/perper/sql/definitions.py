@@ -21,6 +21,7 @@ from headrace.protocols.perper.sql.kinds import Kind
 from headrace.protocols.perper.sql.table import PUBLIC
 from headrace.protocols.perper.sql.text import ColumnDefinition, CreateTable, Words, failed_to_parse
 from headrace.protocols.perper.sql.values import constant
+from headrace.units import natural
 
 _MODES: Final = {"PARTITIONED": 2, "REPLICATED": 1}
 _ATOMICITIES: Final = {"TRANSACTIONAL": 0, "ATOMIC": 1}
@@ -64,9 +65,10 @@ def _option(name: str, value: str, allowed: Any) -> Any:
     if allowed == "text":
         return value
     if allowed is None:
-        if not value.isdigit() or int(value) >= 2**31:
+        number = natural(value, 10)
+        if number is None or number >= 2**31:
             raise failed_to_parse(f"Invalid value of {name}: {value}")
-        return int(value)
+        return number
     if value.upper() not in allowed:
         raise failed_to_parse(f"Invalid value of {name} ({', '.join(allowed)} was expected): {value}")
     return allowed[value.upper()]

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from headrace.protocols.perper.errors import Refused
 from headrace.protocols.perper.sql.kinds import Parameter
+from headrace.units import natural
 
 _TOKEN: Final = re.compile(
     r"""(?P<skipped>\s+|--[^\n]*|/\*.*?\*/)
@@ -352,7 +353,7 @@ class Parser:
             self._accept("PRECISION")
         if type_name == "CHARACTER":
             self._accept("VARYING")
-        sizes = [int(size[0].text) if size[0].text.isdigit() else -1 for size in self._sizes()]
+        sizes = [-1 if (number := natural(size[0].text)) is None else number for size in self._sizes()]
         precision, scale = [*sizes, -1, -1][:2]
         default: Words | None = None
         not_null = is_key = False

@@ -186,6 +186,7 @@ def test_what_a_column_declares_is_obeyed():
         ("CREATE TABLE t (a INT PRIMARY KEY, b INT DEFAULT 'x')", "default of column B"),
         ("CREATE TABLE t (a INT PRIMARY KEY, b INT DEFAULT now())", "default of column B"),
         ('CREATE TABLE t (a INT PRIMARY KEY, b INT) WITH "BACKUPS=many"', "Invalid value of BACKUPS"),
+        ('CREATE TABLE t (a INT PRIMARY KEY, b INT) WITH "BACKUPS=\N{SUPERSCRIPT TWO}"', "Invalid value of BACKUPS"),
         ('CREATE TABLE t (a INT PRIMARY KEY, b INT) WITH "TEMPLATE=large"', "PARTITIONED, REPLICATED was expected"),
         ('CREATE TABLE t (a INT PRIMARY KEY, b INT) WITH "WRAP_KEY=perhaps"', "TRUE or FALSE"),
         ('CREATE TABLE t (a INT PRIMARY KEY, b INT, c INT) WITH "WRAP_VALUE=false"', "WRAP_VALUE cannot be false"),
