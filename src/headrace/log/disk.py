@@ -11,6 +11,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -200,16 +201,24 @@ class OsDisk:
         return OsSyncedFile(self._root / path)
 
     def read(self, path: str) -> bytes:
-        return (self._root / path).read_bytes()
+        return self._file(path).read_bytes()
 
     def read_range(self, path: str, offset: int, size: int) -> bytes:
-        with open(self._root / path, "rb") as file:
+        with open(self._file(path), "rb") as file:
             file.seek(offset)
             return file.read(size)
 
     def map(self, path: str) -> pa.Buffer:
-        with pa.memory_map(str(self._root / path)) as file:
+        with pa.memory_map(str(self._file(path))) as file:
             return file.read_buffer()
+
+    def _file(self, path: str) -> Path:
+        """To be read: a pipe or a device would give bytes without end, or none ever."""
+        file = self._root / path
+        mode = file.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a directory says so itself
+            raise OSError(errno.EINVAL, "it is no file but a pipe or a device", str(file))
+        return file
 
     def size(self, path: str) -> int:
         return os.stat(f"{self._prefix}{path}").st_size

@@ -258,3 +258,19 @@ def test_the_disk_is_asked_for_its_room_only_when_it_may_matter() -> None:
     room.use(FreeSpace.CHECK_BYTES + 1)
     assert room.free_bytes(1_000) == 4 * FreeSpace.MARGIN_BYTES
     assert len(asked) == 3
+
+
+@pytest.mark.parametrize("what", ["pipe", "device", "directory"])
+def test_what_is_no_file_is_an_error_and_no_wait(tmp_path: Path, what: str) -> None:
+    """A pipe would be waited for without end, and a device never ends."""
+    path = tmp_path / "x"
+    if what == "pipe":
+        os.mkfifo(path)
+    elif what == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+    disk = OsDisk(tmp_path)
+    for read in (disk.read, disk.map, lambda name: disk.read_range(name, 0, 1)):
+        with pytest.raises(OSError, match=str(path)):
+            read("x")
