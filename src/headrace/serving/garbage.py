@@ -1,8 +1,8 @@
 """Python's garbage collector in a hub that serves: no look at objects takes long.
 
 Everybody waits while it looks, and by itself it looks at everything again and again. Here, what has survived a look is
-frozen: the next one sees only what came since. That is some three thousand objects, a millisecond or two where each
-belongs to a circle that is to be freed.
+frozen: the next one sees only what came since. That is some fifteen hundred objects, a millisecond or two where they
+are spread over much memory.
 
 What is frozen is freed as ever once nobody refers to it, and nearly everything ends like that. Only objects that refer
 to each other in a circle, and are not needed any more since they were frozen, have to wait for a look at everything
@@ -24,7 +24,7 @@ from headrace.collection import freeze
 if TYPE_CHECKING:
     from headrace.telemetry.metrics import ProcessMetrics
 
-COLLECT_AFTER: Final = (1_000, 0, 0)
+COLLECT_AFTER: Final = (500, 0, 0)
 """New objects, and how often each generation but the oldest is looked at, beside the first time, before the next is."""
 OLDEST: Final = len(COLLECT_AFTER) - 1
 LOOK_S: Final = 2.0

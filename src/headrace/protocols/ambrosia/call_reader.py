@@ -80,6 +80,8 @@ class Calls:
 
     def cut(self, bytes_max: int, count_max: int) -> list[Calls]:
         """The same in pieces of at most so many bytes and RPCs; only a single larger RPC makes a larger piece."""
+        if self.count == 1:
+            return [self]  # it may have megabytes, which nobody need copy
         ends = np.cumsum(self.lengths)
         payload = memoryview(self.payload())
         pieces: list[Calls] = []

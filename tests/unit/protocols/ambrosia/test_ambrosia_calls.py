@@ -233,6 +233,12 @@ def test_calls_cut_into_pieces() -> None:
     assert {(piece.destination, piece.label, piece.replayable) for piece in pieces} == {(b"b", "fork/1", True)}
 
 
+def test_a_single_large_call_is_not_copied_to_be_cut() -> None:
+    call = Calls(b"to", "fork/1", True, [100], [bytes(100)])
+    assert call.cut(6, 3) == [call]
+    assert call.cut(6, 3)[0].parts[0] is call.parts[0]
+
+
 def test_calls_without_the_first_ones() -> None:
     (calls,) = read(b"".join(encode(Call(1, 1, bytes(size), b"")) for size in range(5)))
     assert isinstance(calls, Calls)
