@@ -283,7 +283,7 @@ class Log(LogView, LogPort):
         has filled its disk could be helped by nobody but others."""
         relieving = []
         for pending in gathered:
-            if all(isinstance(op, ops.RELIEVING) for op in pending.operations):
+            if all(map(ops.relieves, pending.operations)):
                 relieving.append(pending)
             elif pending.error is None:
                 pending.refuse(full)

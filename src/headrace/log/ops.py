@@ -333,6 +333,8 @@ commit: so every other operation finds the streams as they are on disk."""
 
 RELIEVING = (
     Trim,
+    Delete,
+    DeleteMany,
     ClearTable,
     DeleteStream,
     DropCheckpoint,
@@ -342,7 +344,12 @@ RELIEVING = (
     StoreSegment,
     StoreSnapshot,
 )
-"""Operations that make room on the disk, or let retention do so."""
+"""Operations that make room on the disk, or let retention or compaction do so."""
+
+
+def relieves(op: Op) -> bool:
+    """Whether an operation may use the room that is kept for those that make more."""
+    return isinstance(op, RELIEVING) or (isinstance(op, SetProducer) and op.sequence is None)
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):

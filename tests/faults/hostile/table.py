@@ -89,10 +89,11 @@ class Victim:
             self._honest.check()
         return time.monotonic() - began
 
-    def longest(self) -> loop_watch.Long:
-        """What took longest on the event loop since the last call."""
+    def longest(self) -> tuple[loop_watch.Long, int]:
+        """What took longest on the event loop since the last call, and how many callbacks were too long."""
         since, self._noted_bytes = self._noted_bytes, self._notes.stat().st_size
-        return max(loop_watch.read(self._notes, since), default=loop_watch.Long(0, ""))
+        noted = loop_watch.read(self._notes, since)
+        return max(noted, default=loop_watch.Long(0, "")), sum(each.cpu_ms > LOOP_MS_MAX for each in noted)
 
     def tracebacks(self) -> int:
         return self._hub.log.read_text().count("Traceback")
@@ -174,7 +175,7 @@ async def measure(names: list[str], seconds: float, folder: Path) -> int:
                 async with Attacker(name, hub.addresses) as attacker:
                     seen = await victim.look(seconds)
                     assert attacker.lives, name
-                longest = victim.longest()
+                longest, too_long = victim.longest()
                 back_s = await victim.calm(idle.rss_mib)
                 after = await victim.look(seconds / 2)
                 ratio, whose = worst(seen, idle)
@@ -183,7 +184,7 @@ async def measure(names: list[str], seconds: float, folder: Path) -> int:
                 cells = [
                     _cell(ratio, RATIO_MAX, f"{ratio:.1f} {whose}"),
                     _cell(growth, GROWTH_MIB_MAX, str(growth)),
-                    _cell(longest.cpu_ms, LOOP_MS_MAX, f"{longest.cpu_ms:.1f} {longest.what}"),
+                    _cell(longest.cpu_ms, LOOP_MS_MAX, f"{longest.cpu_ms:.1f} {longest.what}, {too_long} too long"),
                     _cell(ratio_after, 2.0, f"{ratio_after:.1f} {whose_after}"),
                     _cell(growth_after, CALM_MIB, str(growth_after)),
                     f"{back_s:.0f}",

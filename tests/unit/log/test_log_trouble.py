@@ -20,6 +20,7 @@ from headrace.log.disk import OsDisk
 from headrace.log.journal import FileJournal
 from headrace.log.log import Log
 from headrace.log.pending import OPERATION_BYTES, Pending
+from headrace.log.state import TABLE
 from headrace.testing import FakeClock, FaultyDisk, MemoryDisk
 
 # -- limits --------------------------------------------------------------------------------------------------------
@@ -187,6 +188,10 @@ def test_what_makes_room_is_done_on_a_full_disk() -> None:
     log = open_log(MemoryDisk(free_bytes=20_000), disk_reserve_bytes=15_000)
     do(log, ops.CreateStream("s"))
     do(log, ops.CreateStream("unwanted"))
+    do(log, ops.CreateStream("t", kind=TABLE))
+    do(log, ops.Put("t", b"k", b"v"))
+    do(log, ops.Put("t", b"l", b"v"))
+    do(log, ops.SetProducer("s", "gone", 5))
     with pytest.raises(DiskFull):
         fill(log, "s", 1_000)
     stored = log.bounds("s").next
@@ -196,7 +201,14 @@ def test_what_makes_room_is_done_on_a_full_disk() -> None:
     wrong = log.submit([ops.Trim("s", stored + 1)])
     cursor = log.submit([ops.SaveCursor("c", "s", stored)])
     trim = log.submit([ops.Trim("s", stored)])
+    deleted = log.submit([ops.Delete("t", b"k"), ops.SetProducer("s", "gone", None)])
+    all_deleted = log.submit([ops.DeleteMany("t", [b"l"])])
+    set_further = log.submit([ops.SetProducer("s", "gone", 6)])
     log.commit_once()
+    assert (deleted.error, all_deleted.error) == (None, None)
+    assert isinstance(set_further.error, DiskFull)
+    assert log.table_size("t") == 0
+    assert log.producer("s", "gone") is None
     assert isinstance(refused.error, DiskFull)
     assert isinstance(also_refused.error, DiskFull)
     assert isinstance(wrong.error, BadRequest)

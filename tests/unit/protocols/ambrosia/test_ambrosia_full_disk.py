@@ -214,3 +214,22 @@ async def test_what_was_registered_while_it_started_has_started_once(monkeypatch
         registration = ports.coordinator.store.registrations()[0]
         assert (registration.standby, registration.started) == (True, True)
         await binding.close()
+
+
+async def test_a_full_disk_refuses_to_forget_what_others_called_and_all_goes_on() -> None:
+    """That others called it has to be noted, which needs room; nothing has happened when there is none."""
+    disk = FaultyDisk(MemoryDisk())
+    async with memory_hub(settings(b=ImmortalSection()), disk=disk) as hub, coordinator(hub) as ports:
+        await call_verb(hub, "immortal.register", name="a")
+        a, b = await RawBinding.to(ports, "a"), await RawBinding.to(ports, "b")
+        await a.first_start()
+        await b.first_start()
+        b.say(fork(b"one", b"a"))
+        assert [call.arguments for call in await a.calls(1)] == [b"one"]
+        with full_for(hub, lambda op: isinstance(op, Put), 1), pytest.raises(DiskFull):
+            await call_verb(hub, "immortal.forget", name="a")
+        b.say(fork(b"two", b"a"))
+        assert [call.arguments for call in await a.calls(1)] == [b"two"]
+        await call_verb(hub, "immortal.forget", name="a")
+        await a.closed()
+        await b.close()

@@ -319,6 +319,7 @@ class Coordinator:
         Calls that other immortals made before stay counted: they will not reach a later immortal of this name.
         """
         instance = self.find(name)
+        await self._note_calls_to(instance)  # while nothing has happened: a full disk refuses it
         ports = self.ports.pop(name, None)
         if ports is not None:
             await ports.close()
@@ -329,10 +330,7 @@ class Coordinator:
         await instance.close()
         instance.queue.hold()
         await instance.queue.settled()
-        for sender in list(self.instances.values()):
-            count = instance.queue.count_of(sender.name)
-            if count and sender is not instance:
-                await self.store.forget_peer(sender.name, name, count)
+        await self._note_calls_to(instance)
         await self._remove(instance)  # before the name is free: calls to it make streams of the same names
         del self.instances[name]
         for link in self.links():
@@ -340,6 +338,12 @@ class Coordinator:
         instance.queue.drop()
         instance.queue.pending_bytes = instance.absent_bytes = 0
         instance.made_room()
+
+    async def _note_calls_to(self, instance: Instance) -> None:
+        for sender in list(self.instances.values()):
+            count = instance.queue.count_of(sender.name)
+            if sender is not instance and count > self.store.forgotten(sender.name, instance.name):
+                await self.store.forget_peer(sender.name, instance.name, count)
 
     async def _remove(self, instance: Instance) -> None:
         existing = {info.name for info in self.hub.streams(kind=None)}
