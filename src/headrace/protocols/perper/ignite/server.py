@@ -172,8 +172,8 @@ class Connection(SlicedConnection):
             self.transport.write(self._session.refuse_version(handshake))
             self.transport.close()
             return
-        self.transport.pause_reading()
         self.start(self._log_in(handshake))
+        self.pace()
 
     async def _log_in(self, handshake: Handshake) -> None:
         shown: Nobody | Password = Nobody()
@@ -196,7 +196,7 @@ class Connection(SlicedConnection):
             self._server.fabric, principal, self._server.settings.cursors_max, self.handle.uses, self._server.owner
         )
         self.transport.write(self._session.welcome(handshake, self._server.node_behind(self.near)))
-        self.transport.resume_reading()
+        self.pace()
         early, self._early = self._early, b""
         self.received(early)
 
@@ -443,8 +443,9 @@ class Connection(SlicedConnection):
         self.end_if_all_said()
 
     def has_room(self) -> bool:
-        """Read no further while answers pile up."""
-        return not self._reads_apart and self._session.waiting <= self._server.settings.requests_max
+        """Read no further while a password is checked, or answers pile up."""
+        busy = self._reads_apart or self._session.state is State.LOGIN
+        return not busy and self._session.waiting <= self._server.settings.requests_max
 
     def owes(self) -> bool:
         """Whether requests wait for their answer, or the login does."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 import threading
 from random import Random
 from typing import Any
 
 import pytest
-from support.perper_peer import key, served
+from support.perper_peer import hang_up, key, served
 from support.until import until
 
 from headrace.hub.intake import LARGE_BYTES
 from headrace.protocols.perper.ignite import codec
 from headrace.protocols.perper.ignite.binary import encode_byte_array
+from headrace.protocols.perper.ignite.server import Connection
 from headrace.protocols.perper.ignite.session import Session
+from headrace.serving.tcp import SLICE_BYTES_MIN
 
 
 async def test_large_requests_are_read_beside_the_loop_and_keep_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,6 +42,31 @@ async def test_large_requests_are_read_beside_the_loop_and_keep_their_place(monk
         assert await client.request(1000, key(1), cache="kv") == key("last")
         assert threads[False] is threading.main_thread()
         assert threads[True] is not threading.main_thread()
+
+
+async def test_nothing_more_is_read_while_there_is_something_to_deal_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even of a client that does not wait for the answer to its login."""
+    data_received, held = Connection.data_received, []
+
+    def noted(connection: Connection, data: bytes) -> None:
+        held.append(len(connection._unsliced))
+        data_received(connection, data)
+
+    monkeypatch.setattr(Connection, "data_received", noted)
+    hello = codec.encode_handshake(codec.Handshake(codec.NEWEST, codec.THIN_CLIENT))
+    small, large = (
+        codec.encode_request(codec.Request(1000, 1, (encode_byte_array(bytes(size)),), 1))
+        for size in (SLICE_BYTES_MIN, 2 * LARGE_BYTES)
+    )
+    async with served() as pair:
+        reader, writer = await asyncio.open_connection(*pair.ignite)
+        writer.write(hello + small + large * 100)
+        reading = asyncio.create_task(reader.read())
+        await until(lambda: any(session.details["requests"] == 101 for session in pair.hub.sessions.list()))
+        await hang_up(writer)
+        await reading
+    assert len(held) > 5
+    assert set(held) == {0}
 
 
 async def test_a_broken_request_among_large_ones_ends_the_connection() -> None:
