@@ -22,6 +22,7 @@ LAYERS = (
     "collection",
     "imports",
     "pages",
+    "slicing",
     "config",
     "log",
     "telemetry",

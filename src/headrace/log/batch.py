@@ -30,6 +30,7 @@ import pyarrow as pa
 from headrace.errors import BadRequest
 from headrace.log.columns import INTEGER, OPTIONAL, TIME
 from headrace.log.records import assembled, repeated
+from headrace.slicing import SLICE, joined, lengths
 
 EVENT_TIME = 1
 ID = 2
@@ -114,7 +115,8 @@ class Batch:
         if key is not None:
             columns |= KEY
             rest += struct.pack("<ii", 0, len(key)) + key + _PADDING[len(key) % 8]
-        body = SINGLE.pack(columns, 0, 1, 0, size) + payload + _PADDING[size % 8] + rest
+        # Joined and not added: a large payload is copied once, and other threads run meanwhile.
+        body = b"".join((SINGLE.pack(columns, 0, 1, 0, size), payload, _PADDING[size % 8], rest))
         return cls(body, 1, size)
 
     @classmethod
@@ -250,11 +252,15 @@ def _type_column(types: str | Sequence[str | None] | None, count: int) -> VarCol
 
 def _join(values: Sequence[bytes], name: str) -> tuple[bytes, bytes, int]:
     """Offsets, the bytes laid end to end, and the length of the longest."""
-    data = b"".join(values)
+    data = joined(values)
     if len(data) > DATA_BYTES_MAX:
         raise BadRequest(f"the {name} column has {len(data)} bytes; one batch holds at most {DATA_BYTES_MAX}")
-    lengths = list(map(len, values))
-    return array("i", accumulate(lengths, initial=0)).tobytes(), data, max(lengths)
+    if len(values) <= SLICE:
+        sizes = list(map(len, values))
+        return array("i", accumulate(sizes, initial=0)).tobytes(), data, max(sizes)
+    offsets, each = np.zeros(len(values) + 1, np.int32), lengths(values)
+    np.cumsum(each, out=offsets[1:])
+    return offsets.tobytes(), data, int(each.max())
 
 
 def _validity(present: Sequence[bool]) -> bytes:

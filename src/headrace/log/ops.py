@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from headrace.log.batch import Batch
+from headrace.slicing import SLICE, lengths
 
 
 class Expect(Enum):
@@ -94,8 +95,11 @@ class Measured(NamedTuple):
 
     @classmethod
     def of(cls, keys: Sequence[bytes], values: Sequence[bytes] | None = None) -> Measured:
-        sizes = list(map(len, keys)) if values is None else list(map(add, map(len, keys), map(len, values)))
-        return cls(sum(sizes), max(sizes, default=0))
+        if len(keys) <= SLICE:
+            sizes = list(map(len, keys)) if values is None else list(map(add, map(len, keys), map(len, values)))
+            return cls(sum(sizes), max(sizes, default=0))
+        each = lengths(keys) if values is None else lengths(keys) + lengths(values)
+        return cls(int(each.sum()), int(each.max()))
 
     @classmethod
     def made(cls, keys: Sequence[bytes], values: Sequence[bytes]) -> Measured:

@@ -47,7 +47,8 @@ class Removals:
 
     def __init__(self, table: Table, keys: Sequence[bytes]) -> None:
         self._table = table
-        self._wanted = list(dict.fromkeys(keys))
+        self._wanted = keys
+        self._found: set[bytes] = set()
         self.keys: list[bytes] = []
         self.there = 0
         self.growth = 0
@@ -55,7 +56,9 @@ class Removals:
     def slices(self) -> Iterator[None]:
         """Find out; stops between two slices."""
         for start in range(0, len(self._wanted), SLICE_KEYS):
-            keys, there, growth = self._table.to_delete(self._wanted[start : start + SLICE_KEYS])
+            wanted = [key for key in self._wanted[start : start + SLICE_KEYS] if key not in self._found]
+            keys, there, growth = self._table.to_delete(wanted)
+            self._found.update(keys)
             self.keys += keys
             self.there += there
             self.growth += growth

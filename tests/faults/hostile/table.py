@@ -5,7 +5,8 @@
 The hub is a process of its own, so are the attackers. Those give way to the hub and the honest clients where the
 processors do not suffice for all (`nice`): in life they are other machines. Bars: under attack no honest client's p99
 above ten times its own when idle, memory at most 512 MiB above idle, nothing longer than 5 ms of the processor on the
-event loop; afterwards both as they were. A cell that misses its bar has a `!`.
+event loop; afterwards, when what was put into a table is removed, both as they were. A cell that misses its bar has a
+`!`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import httpx
 from faults.hostile.attacks import ATTACKS
 from faults.hostile.honest import CLIENTS, Honest
 from support import loop_watch
@@ -80,6 +82,12 @@ class Victim:
             for name, values in times_s.items()
         }
         return Seen(p99_s, most, sum(map(len, times_s.values())))
+
+    async def remove_stored(self) -> None:
+        """Remove what the attack has put into its table. That is memory by design, until somebody removes it."""
+        async with httpx.AsyncClient(base_url=self._hub.page) as client:
+            answer = await client.post("/api/v1/table.clear", json={"table": "hostile"})
+            assert answer.status_code in (200, 404), answer.text
 
     async def calm(self, idle_mib: int) -> float:
         """Seconds until memory is back where it was, or `CALM_S`."""
@@ -176,6 +184,7 @@ async def measure(names: list[str], seconds: float, folder: Path) -> int:
                     seen = await victim.look(seconds)
                     assert attacker.lives, name
                 longest, too_long = victim.longest()
+                await victim.remove_stored()
                 back_s = await victim.calm(idle.rss_mib)
                 after = await victim.look(seconds / 2)
                 ratio, whose = worst(seen, idle)

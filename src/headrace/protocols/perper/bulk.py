@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from headrace.log.ops import Measured
 from headrace.protocols.perper.ignite.binary import NULL
+from headrace.slicing import in_slices
 
 
 class Keys(list[bytes]):
@@ -20,6 +21,13 @@ class Keys(list[bytes]):
     def __init__(self, keys: Iterable[bytes] = ()) -> None:
         super().__init__(keys)
         self.measured = Measured.of(self)
+
+    def distinct(self) -> list[bytes]:
+        """Each of them once."""
+        found: dict[bytes, None] = {}
+        for some in in_slices(self):
+            found.update(dict.fromkeys(some))
+        return list(found)
 
 
 class Entries(list[tuple[bytes, bytes]]):

@@ -104,6 +104,7 @@ async def test_many_keys_are_looked_up_while_others_have_their_turn(monkeypatch:
         await pair.hub.put("t", keys[3], b"")
         with pytest.raises(PeerError, match="another protocol"):
             await client.request(GET_ALL, keys, cache="t")
+        await pair.hub.put("t", keys[3], keys[3])
         monkeypatch.setattr(turns, "TURN_S", 0.0)
         anybody = pair.hub.admission.admit_now("ignite", "127.0.0.1:1", Nobody())
         operations = Operations(pair.fabric, anybody, 1, lambda *_: None)

@@ -37,6 +37,7 @@ from struct import error as struct_error
 from typing import Final
 
 from headrace.protocols.perper.errors import BinaryError
+from headrace.slicing import cut
 
 LONG: Final = 4
 BOOL: Final = 8
@@ -272,7 +273,7 @@ def read_object(data: bytes, position: int, end: int, limits: Limits | None = No
     """The object at `position` in the form in which it is stored (without envelopes), and the position after it."""
     after = skip(data, position, end, limits)
     code = data[position]  # `skip` has seen that it is there
-    value = data[position:after]
+    value = cut(data, position, after)
     return unwrap(value) if code == WRAPPED or code in _REWRAPPED else value, after
 
 

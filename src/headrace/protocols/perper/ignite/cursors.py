@@ -6,6 +6,7 @@ from asyncio import Future
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from headrace.hub.turns import Pace, Turns
 from headrace.protocols.perper.catalogue import AnyCache
 from headrace.protocols.perper.ignite.shapes import Page
 from headrace.protocols.perper.sql.results import PAGE_BYTES_MAX, Answer, Done
@@ -17,10 +18,11 @@ class Scan:
     """A scan: the keys as they were when it began. Values are read page by page, and what is gone by then is left out:
     to take them all at once would hold up everybody else."""
 
-    def __init__(self, cache: AnyCache | None) -> None:
+    def __init__(self, cache: AnyCache | None, turns: Turns) -> None:
         self.owners: set[str] = set()
         """What rights are asked for with each page."""
         self._cache = cache
+        self._turns = turns
         self._keys: Iterator[bytes] = iter(()) if cache is None else iter(cache.all_keys())
         self._ahead: list[tuple[bytes, bytes]] = []
 
@@ -40,7 +42,9 @@ class Scan:
         """The next rows, and whether there are more."""
         taken: list[tuple[bytes, bytes]] = []
         size = 0
+        pace = Pace(self._turns)
         while len(taken) < rows and size < PAGE_BYTES_MAX:
+            await pace.keep()
             pair = await self._next()
             if pair is None:
                 return Page(taken, False)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from asyncio import Future
 from collections.abc import Awaitable, Callable
-from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from uuid import UUID
@@ -22,6 +21,7 @@ from headrace.protocols.perper.ignite.binary import LONG, NULL
 from headrace.protocols.perper.ignite.codec import Request
 from headrace.protocols.perper.ignite.configuration import Configuration
 from headrace.protocols.perper.ignite.cursors import PAGE_ROWS_MAX, Cursor, OpenCursor, Scan
+from headrace.protocols.perper.ignite.peeking import peeks_at_entries
 from headrace.protocols.perper.ignite.shapes import OPERATIONS, Encoded, Owned, Page, SqlPage
 from headrace.protocols.perper.sql.results import Result
 from headrace.protocols.perper.sql.statements import Statements
@@ -37,6 +37,7 @@ from headrace.protocols.perper.transactions import (
     nothing,
     previous,
 )
+from headrace.slicing import let_go
 
 if TYPE_CHECKING:
     from headrace.protocols.perper.state import Fabric
@@ -49,18 +50,9 @@ DEFAULT_CURSORS_MAX: Final = 128  # perper.cursors_max
 AT_ONCE_MAX: Final = 256
 """Keys that are looked up in one go; with more, others have their turn meanwhile."""
 
+FOREIGN: Final = "not an Ignite object: another protocol wrote it"
+
 NEXT_PAGES: Final = (2001, 2003, 2005)
-
-
-class PeekMode(IntEnum):
-    """Which copies of an entry a client means."""
-
-    ALL = 0
-    NEAR = 1
-    PRIMARY = 2
-    BACKUP = 3
-    ONHEAP = 4
-    OFFHEAP = 5
 
 
 class Pending(NamedTuple):
@@ -217,12 +209,24 @@ class Operations:
 
     async def _get_many(self, cache: AnyCache, request: Request) -> Any:
         """So many that the answer, too, is written beside the event loop."""
-        apart = self.fabric.hub.intake.apart
-        rows = await cache.page(await apart(lambda: list(dict.fromkeys(request.arguments[0]))))
-        try:
-            return await apart(lambda: Encoded.of(request.op, rows))
-        except (BinaryError, IndexError):
-            return rows  # whoever writes the answer has words for it
+        asked: Keys = request.arguments[0]
+        keys = await self.fabric.hub.intake.apart(asked.distinct)
+        rows = await cache.page(keys)
+        return await self._encoded(request.op, rows, rows, keys, asked)
+
+    async def _encoded(self, op: int, value: Any, *lists: list[Any]) -> Encoded:
+        """An answer of many values, written beside the event loop. There the lists that it needed are freed, too."""
+
+        def write() -> Encoded:
+            try:
+                return Encoded.of(op, value)
+            except (BinaryError, IndexError):
+                raise Refused(FOREIGN) from None
+            finally:
+                for each in lists:
+                    let_go(each)
+
+        return await self.fabric.hub.intake.apart(write)
 
     def _put_all(self, request: Request) -> Any:
         pairs: Entries = request.arguments[0]
@@ -244,12 +248,12 @@ class Operations:
         return Pending(self.cache_for_writing(request).clear(), nothing)
 
     def _size(self, request: Request) -> int:
-        peeked = _peeks_at_entries(request.arguments[0])
+        peeked = peeks_at_entries(request.arguments[0])
         cache = self._for_reading(request)
         return 0 if cache is None or not peeked else cache.size()
 
     def _peek(self, request: Request) -> Any:
-        if _peeks_at_entries(request.arguments[1]):
+        if peeks_at_entries(request.arguments[1]):
             return self._get(request)
         self._entry(request)
         return None
@@ -262,9 +266,11 @@ class Operations:
             raise Refused("scan with a filter is not supported: filter on the client, or read with Spark")
         self._check_room_for_cursor(page_size)
         cache = self._for_reading(request)
-        number, opened = self._open(Scan(cache if partition in (-1, 0) else None), page_size)
+        number, opened = self._open(
+            Scan(cache if partition in (-1, 0) else None, self.fabric.hub.intake.turns), page_size
+        )
         opened.cursor.owners.add(self._entry(request).owner)
-        return Pending(asyncio.ensure_future(self._page(number, opened)), _same)
+        return Pending(asyncio.ensure_future(self._written(request.op, self._page(number, opened))), _same)
 
     def _check_room_for_cursor(self, page_size: int) -> None:
         if page_size <= 0:
@@ -287,7 +293,12 @@ class Operations:
         opened = self._cursors[number]
         for owner in opened.cursor.owners:
             self._check("read", owner)
-        return Pending(asyncio.ensure_future(self._page(number, opened)), _same)
+        return Pending(asyncio.ensure_future(self._written(request.op, self._page(number, opened))), _same)
+
+    async def _written(self, op: int, work: Awaitable[Page | SqlPage]) -> Page | SqlPage | Encoded:
+        """A page, or the answer with it where it has many rows."""
+        page = await work
+        return page if len(page.rows) <= AT_ONCE_MAX else await self._encoded(op, page, page.rows)
 
     async def _page(self, number: int, opened: OpenCursor) -> Page | SqlPage:
         try:
@@ -317,7 +328,8 @@ class Operations:
         asked = request.arguments[0]
         self._check_room_for_cursor(asked["page_size"])
         work = self._statements.entries(asked, self._entry(request))
-        return Pending(asyncio.ensure_future(self._first_page(work, asked["page_size"])), _same)
+        first = self._first_page(work, asked["page_size"])
+        return Pending(asyncio.ensure_future(self._written(request.op, first)), _same)
 
     def _sql_fields(self, request: Request) -> Pending:
         """Any statement. A client need not name a cache."""
@@ -326,9 +338,9 @@ class Operations:
         cache = self.fabric.catalogue.find(request.cache_id) if request.cache_id else None
         work = self._statements.fields(asked, cache)
         first = self._first_page(work, asked["page_size"], asked["include_field_names"])
-        return Pending(asyncio.ensure_future(first), _same)
+        return Pending(asyncio.ensure_future(self._written(request.op, first)), _same)
 
-    async def _first_page(self, work: Awaitable[Result], page_size: int, with_names: bool = False) -> Any:
+    async def _first_page(self, work: Awaitable[Result], page_size: int, with_names: bool = False) -> Page | SqlPage:
         cursor = await work
         page = await self._page(*self._open(cursor, page_size))
         return page._replace(names=cursor.names) if with_names and isinstance(page, SqlPage) else page
@@ -459,17 +471,6 @@ HANDLERS: Final[dict[int, Callable[[Operations, Request], Any]]] = {
     5001: Operations._set_cluster_state,
 }
 assert HANDLERS.keys() == OPERATIONS.keys()
-
-
-def _peeks_at_entries(modes: bytes) -> bool:
-    """Whether what a client wants to see are the entries of one node that has no near cache and no backups, and keeps
-    nothing on a heap: Ignite answers the other combinations with nothing."""
-    if any(mode not in tuple(PeekMode) for mode in modes):
-        raise Refused("Ouch! Argument cannot be null: peekMode")
-    if PeekMode.ALL in modes:
-        return True
-    elsewhere = PeekMode.NEAR in modes or PeekMode.BACKUP in modes
-    return (PeekMode.PRIMARY in modes or not elsewhere) and (PeekMode.OFFHEAP in modes or PeekMode.ONHEAP not in modes)
 
 
 def _has(cache: AnyCache, key: bytes) -> bool:

@@ -21,7 +21,7 @@ from headrace.protocols.perper.catalogue import Entry
 from headrace.protocols.perper.errors import BinaryError, FrameError, PeerError, Refused, Status, translate
 from headrace.protocols.perper.ignite.binary import NULL, Limits
 from headrace.protocols.perper.ignite.codec import BadRequest, Handshake, Request
-from headrace.protocols.perper.ignite.operations import NEXT_PAGES, NotReady, Operations, Pending
+from headrace.protocols.perper.ignite.operations import FOREIGN, NEXT_PAGES, NotReady, Operations, Pending
 from headrace.protocols.perper.ignite.session import Session, Slot, State
 from headrace.protocols.perper.ignite.shapes import OPERATIONS
 from headrace.protocols.perper.metrics import PerperMetrics
@@ -404,7 +404,7 @@ class Connection(SlicedConnection):
         try:
             data = self._session.answer(request.op, request.request_id, value)
         except (BinaryError, IndexError):  # put there by another protocol
-            self._fail(slot, request.request_id, Refused("not an Ignite object: another protocol wrote it"))
+            self._fail(slot, request.request_id, Refused(FOREIGN))
         else:
             self._fill(slot, data)
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 READ_AHEAD_BYTES: Final = 1024 * 1024
 # A page stops here even when the client asked for more rows: it is built in memory.
 PAGE_BYTES_MAX: Final = 8 * 1024 * 1024
+AT_ONCE_MAX: Final = 256
+"""Rows that are written on the event loop."""
 _COUNT_STAR: Final = "count_star()"
 
 
@@ -57,9 +59,12 @@ class Answer:
             part = batch.slice(0, rows - len(taken))
             if part.num_rows < batch.num_rows:
                 self._kept.appendleft(batch.slice(part.num_rows))
-            cells = self._rows(part)
+            if part.num_rows <= AT_ONCE_MAX:
+                cells, cells_bytes = self._rows(part)
+            else:
+                cells, cells_bytes = await asyncio.to_thread(self._rows, part)
             taken += cells
-            size += sum(len(cell) for row in cells for cell in row)
+            size += cells_bytes
         if not self._kept and not self._is_whole:
             await self._read(self._more)
         return SqlPage(len(self.names), taken, bool(self._kept))
@@ -105,9 +110,11 @@ class Answer:
             self._kept.append(batch)
             size += len(part[1])
 
-    def _rows(self, batch: pa.RecordBatch) -> list[tuple[bytes, ...]]:
+    def _rows(self, batch: pa.RecordBatch) -> tuple[list[tuple[bytes, ...]], int]:
+        """The rows of a batch, and their bytes."""
         columns = [_objects(column, kind) for column, kind in zip(batch.columns, self._kinds, strict=True)]
-        return list(zip(*columns, strict=True))
+        size = sum(len(cell) for cells in columns for cell in cells)
+        return list(zip(*columns, strict=True)), size
 
     def close(self) -> Callable[[], None] | None:
         """Nobody wants the rest. What is left to do, in a thread that may block."""

@@ -13,10 +13,11 @@ from support.perper_peer import hang_up, key, served
 from support.until import until
 
 from headrace.hub.intake import LARGE_BYTES
-from headrace.protocols.perper.ignite import codec
+from headrace.protocols.perper.ignite import codec, operations
 from headrace.protocols.perper.ignite.binary import encode_byte_array
 from headrace.protocols.perper.ignite.server import Connection
 from headrace.protocols.perper.ignite.session import Session
+from headrace.protocols.perper.ignite.shapes import Encoded
 from headrace.serving.tcp import SLICE_BYTES_MIN
 
 
@@ -115,3 +116,44 @@ def test_frames_are_the_same_however_they_come_and_however_large_they_are(seed: 
         found += [whole[start:end] for start, end in spans]
     assert found == payloads
     assert buffer.kept_bytes == 0
+
+
+async def test_answers_with_many_rows_are_written_and_freed_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    encode, free, threads, freed = Encoded.of, operations.let_go, set(), []
+
+    def noted(op: int, value: object) -> Encoded:
+        threads.add(threading.current_thread())
+        return encode(op, value)
+
+    def let_go(items: list[Any]) -> None:
+        threads.add(threading.current_thread())
+        freed.append(len(items))
+        free(items)
+
+    monkeypatch.setattr(Encoded, "of", noted)
+    monkeypatch.setattr(operations, "let_go", let_go)
+    async with served() as pair:
+        client = await pair.client()
+        await client.request(1052, "kv")
+        entries = [(key(number), key(f"value {number}")) for number in range(1000)]
+        await client.request(1004, entries, cache="kv")
+        assert await client.request(1003, [one for one, _ in entries], cache="kv") == entries
+        assert freed == [1000, 1000, 1000]  # the rows, their keys, and what was asked for
+        first = await client.request(2000, b"\x65", 600, -1, False, cache="kv")
+        second = await client.request(2001, first.cursor)
+        assert first.rows + second.rows == entries
+        assert freed[3:] == [600, 400]
+        assert threads
+        assert threading.main_thread() not in threads
+
+
+async def test_a_scan_gives_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served() as pair:
+        client = await pair.client()
+        await client.request(1052, "kv")
+        await client.request(1004, [(key(number), key("value")) for number in range(1000)], cache="kv")
+        monkeypatch.setattr("headrace.hub.turns.TURN_S", -1.0)  # each has been long at it
+        turns, soon = [], pair.hub.intake.turns.soon
+        monkeypatch.setattr(pair.hub.intake.turns, "soon", lambda work: (turns.append(work), soon(work)))
+        await client.request(2000, b"\x65", 1000, -1, False, cache="kv")
+        assert len(turns) >= 1000
