@@ -6,7 +6,8 @@ of them is found out when they are read, which for large requests is beside the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from headrace.log.ops import Measured
 from headrace.protocols.perper.ignite.binary import NULL
@@ -30,14 +31,30 @@ class Keys(list[bytes]):
         return list(found)
 
 
-class Entries(list[tuple[bytes, bytes]]):
-    """Keys with their values to put."""
+class Entries(Sequence[tuple[bytes, bytes]]):
+    """Keys with their values to put. Side by side: a hundred thousand pairs would be as many objects more, each of
+    which Python's garbage collector looks at."""
 
     __slots__ = ("all_keys", "all_values", "has_null", "measured")
 
-    def __init__(self, entries: Iterable[tuple[bytes, bytes]] = ()) -> None:
-        super().__init__(entries)
-        self.all_keys = [key for key, _ in self]
-        self.all_values = [value for _, value in self]
-        self.measured = Measured.made(self.all_keys, self.all_values)
-        self.has_null = any(key[0] == NULL or value[0] == NULL for key, value in self)
+    def __init__(self, keys: list[bytes], values: list[bytes]) -> None:
+        self.all_keys = keys
+        self.all_values = values
+        self.measured = Measured.made(keys, values)
+        self.has_null = any(key[0] == NULL for key in keys) or any(value[0] == NULL for value in values)
+
+    def __len__(self) -> int:
+        return len(self.all_keys)
+
+    def __getitem__(self, which: Any) -> Any:
+        if isinstance(which, slice):
+            return list(zip(self.all_keys[which], self.all_values[which], strict=True))
+        return self.all_keys[which], self.all_values[which]
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        return zip(self.all_keys, self.all_values, strict=True)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]

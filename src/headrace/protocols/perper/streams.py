@@ -14,7 +14,7 @@ import asyncio
 import logging
 from array import array
 from asyncio import Future
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -265,11 +265,11 @@ class StreamCache(FollowedCache):
             return self._enqueue(key, value, removed=False, outcome=Outcome(True))
         return self._begin_change(key, value, expect)
 
-    def put_many(self, pairs: list[tuple[bytes, bytes]], expiry: Expiry | None = None) -> Future[Any]:
+    def put_many(self, pairs: Sequence[tuple[bytes, bytes]], expiry: Expiry | None = None) -> Future[Any]:
         """Add many items; as with `put`, none of them has a time to live."""
         return self.add_new(pairs) or asyncio.gather(*[self.put(key, value) for key, value in pairs])
 
-    def add_new(self, pairs: list[tuple[bytes, bytes]]) -> Future[Any] | None:
+    def add_new(self, pairs: Sequence[tuple[bytes, bytes]]) -> Future[Any] | None:
         """Add many items at the cost of one, if all their keys are new; None, and nothing added, if they are not."""
         if self._changes:
             return None

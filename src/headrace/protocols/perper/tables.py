@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.errors import ConditionFailed
@@ -299,7 +299,7 @@ class TableCache(Cache):
             future.add_done_callback(lambda finished: self._note_if_applied(finished, key))
         return future
 
-    def put_many(self, pairs: list[tuple[bytes, bytes]], expiry: Expiry | None = None) -> Future[Any]:
+    def put_many(self, pairs: Sequence[tuple[bytes, bytes]], expiry: Expiry | None = None) -> Future[Any]:
         """Set many keys in one transaction."""
         if isinstance(pairs, Entries):
             put = PutMany(self.name, pairs.all_keys, pairs.all_values, pairs.measured)

@@ -13,12 +13,14 @@ from headrace.errors import DiskFull
 from headrace.hub import Hub, turns
 from headrace.log import ops
 from headrace.protocols.perper import tables
-from headrace.protocols.perper.bulk import Keys
+from headrace.protocols.perper.bulk import Entries, Keys
 from headrace.protocols.perper.errors import PeerError
 from headrace.protocols.perper.ignite.binary import java_hash
 from headrace.protocols.perper.ignite.client import IgniteClient
 from headrace.protocols.perper.ignite.codec import Request
 from headrace.protocols.perper.ignite.operations import AT_ONCE_MAX, Operations, Pending
+from headrace.protocols.perper.ignite.reader import Reader
+from headrace.protocols.perper.ignite.shapes import PARTS
 from headrace.protocols.perper.tables import EXPIRY_TABLE, TableCache
 from headrace.security.admission import Nobody
 from headrace.testing.disk import MemoryDisk
@@ -280,3 +282,14 @@ async def test_a_cache_is_cleared_while_another_protocol_reads_its_table() -> No
         records = await anext(following)
         assert records.column("type").to_pylist() == ["clear"]
         await following.aclose()  # type: ignore[attr-defined]
+
+
+def test_entries_of_a_large_request_lie_side_by_side() -> None:
+    """A pair for each would be an object that the garbage collector looks at."""
+    entries = [(key(number), key(f"value {number}")) for number in range(100)]
+    read = PARTS["pairs"].read(Reader(PARTS["pairs"].write(entries)))
+    assert read == entries
+    assert (read[3], read[5:7], len(read), read.has_null) == (entries[3], entries[5:7], 100, False)
+    assert not isinstance(read, list)
+    assert [*read.all_keys, *read.all_values] == [part for parts in zip(*entries, strict=True) for part in parts]
+    assert read != Entries([], [])

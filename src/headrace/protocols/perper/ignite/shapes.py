@@ -137,12 +137,22 @@ _SQL: Final[dict[str, Form]] = {
     "include_field_names": BOOL,
 }
 
+
+def _read_entries(reader: Reader) -> Entries:
+    keys, values = [], []
+    for _ in range(reader.elements(2)):
+        keys.append(reader.object())
+        values.append(reader.object())
+    return Entries(keys, values)
+
+
 _OBJECTS: Final = many(OBJECT)
+_PAIRS: Final = many(row(OBJECT, OBJECT), 2)
 PARTS: Final[dict[str, Form]] = {
     "object": OBJECT,
     "objects": Form(lambda reader: Keys(_OBJECTS.read(reader)), _OBJECTS.write),
     "pairs": Form(
-        lambda reader: Entries((reader.object(), reader.object()) for _ in range(reader.elements(2))),
+        _read_entries,
         lambda pairs: INT.write(len(pairs)) + b"".join([part for pair in pairs for part in pair]),
     ),
     "bytes": Form(lambda reader: reader.raw(reader.count()), lambda data: INT.write(len(data)) + data),
@@ -173,7 +183,7 @@ def _write_head(page: SqlPage) -> bytes:
 
 
 def _read_page(reader: Reader, cursor: int) -> Page:
-    return Page(PARTS["pairs"].read(reader), reader.bool(), cursor)
+    return Page(_PAIRS.read(reader), reader.bool(), cursor)
 
 
 def _read_rest(reader: Reader) -> bytes:
@@ -209,7 +219,7 @@ ANSWERS: Final[dict[str, Form]] = {
     "nothing": Form(lambda reader: None, lambda _: b""),
     "object": Form(Reader.object, lambda value: NULL_OBJECT if value is None else wrap(value)),
     "pairs": Form(
-        PARTS["pairs"].read,
+        _PAIRS.read,
         lambda pairs: INT.write(len(pairs)) + b"".join([wrap(part) for pair in pairs for part in pair]),
     ),
     "type": Form(
