@@ -106,30 +106,32 @@ def test_a_stream_that_comes_later(hub: ThreadHub, spark: Any, name: str, start:
     query.stop()
 
 
-def test_a_stream_that_is_deleted(hub: ThreadHub, spark: Any, name: str, start: Start) -> None:
+def test_a_stream_that_is_deleted(hub: ThreadHub, spark: Any, name: str, start: Start, tmp_path: Path) -> None:
     """The query fails, and says so; started again, it reads the others."""
     hub.create(f"{name}.a")
     hub.create(f"{name}.b")
     frame = read_stream(spark, f"{name}.*").select("payload")
-    query = start(frame, LONG)
     hub.append(f"{name}.a", [b"a"])
     hub.append(f"{name}.b", [b"b"])
-    wait_for(hub, name, 2, query)
+    run(frame, f"{name}=out", tmp_path)  # both are in Spark's offsets then
+    query = start(frame, LONG)
+    hub.append(f"{name}.b", [b"live"])
+    wait_for(hub, name, 3, query)
     hub.run(hub.hub.delete_stream(f"{name}.b"))
     assert f"UnknownStream: stream '{name}.b' does not exist" in failure(query)
     hub.append(f"{name}.a", [b"more"])
     again = start(frame, LONG)
-    wait_for(hub, name, 3, again)
+    wait_for(hub, name, 4, again)
     again.stop()
 
 
-def test_a_stream_that_is_not_asked_for_any_more(hub: ThreadHub, spark: Any, name: str, start: Start) -> None:
+def test_a_stream_that_is_not_asked_for_any_more(
+    hub: ThreadHub, spark: Any, name: str, start: Start, tmp_path: Path
+) -> None:
     hub.create(f"{name}.a")
     hub.create(f"{name}.b")
-    query = start(read_stream(spark, f"{name}.a").select("payload"), LONG)
     hub.append(f"{name}.a", [b"a"])
-    wait_for(hub, name, 1, query)
-    query.stop()
+    run(read_stream(spark, f"{name}.a").select("payload"), f"{name}=out", tmp_path)  # it is in Spark's offsets then
     hub.append(f"{name}.a", [b"not asked for"])
     hub.append(f"{name}.b", [b"b"])
     again = start(read_stream(spark, f"{name}.b").select("payload"), LONG)
