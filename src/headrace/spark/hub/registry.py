@@ -6,8 +6,9 @@ Definitions made with `headrace pipeline create` live in the table
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import structs
@@ -20,7 +21,7 @@ from headrace.spark.hub.live_results import Progress
 from headrace.spark.pipelines.report import Report
 
 PIPELINES = "spark/pipelines"
-REPORT_STALE_US = 15_000_000
+REPORT_STALE_S = 15.0
 ENDED = ("done", "stopped")
 ALIVE = ("starting", "running", "restarting")
 REPORTING = ("running", "restarting")
@@ -78,14 +79,23 @@ class PipelineName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
 
 
+class Told(NamedTuple):
+    """A report and when it came: for people, and by the monotonic clock, which nobody sets back."""
+
+    report: Report
+    time_us: int
+    at_s: float
+
+
 class Registry:
     """The pipelines of one hub."""
 
-    def __init__(self, hub: Any) -> None:
+    def __init__(self, hub: Any, now_s: Callable[[], float] | None = None) -> None:
         self._hub = hub
-        self._reports: dict[str, tuple[Report, int]] = {}
+        self._now_s = now_s or time.monotonic
+        self._told: dict[str, Told] = {}
         self._stopping: dict[str, str] = {}
-        self._positions: dict[str, tuple[int, int]] = {}
+        self._positions: dict[str, tuple[int, float]] = {}
         self.apart: set[str] = set()
         """Those that run in a process of their own, although they may stand in the configuration."""
         self.on_stop: Callable[[str], None] = lambda name: None
@@ -119,7 +129,7 @@ class Registry:
     def to_run(self) -> list[str]:
         """The pipelines of the configuration that have neither ended nor been stopped."""
         candidates = {name for name, definition in self._configured.items() if definition.enabled} - self.apart
-        ended = {name for name, (report, _) in self._reports.items() if report.state in ENDED}
+        ended = {name for name, told in self._told.items() if told.report.state in ENDED}
         return [name for name in self._configured if name in candidates - ended]
 
     def project_of(self, name: str) -> Definition | None:
@@ -143,7 +153,7 @@ class Registry:
 
     async def list(self, request: Listed) -> Iterable[Status]:
         """All that are defined or have reported."""
-        return map(self._status, sorted({*self._definitions(), *self._reports}))
+        return map(self._status, sorted({*self._definitions(), *self._told}))
 
     async def status(self, request: PipelineName) -> Status:
         """One of them."""
@@ -176,11 +186,11 @@ class Registry:
         before = self._positions.pop(report.name, None)
         if now is None:
             return report, None
-        time_us = self._hub.clock.now_us()
-        self._positions[report.name] = (now.position, time_us)
+        now_s = self._now_s()
+        self._positions[report.name] = (now.position, now_s)
         rate = report.rows_per_s
-        if before is not None and time_us > before[1]:
-            rate = max(0, now.position - before[0]) * 1_000_000 / (time_us - before[1])
+        if before is not None and now_s > before[1]:
+            rate = max(0, now.position - before[0]) / (now_s - before[1])
         return structs.replace(report, lag=now.lag, rows_per_s=rate), now.lag
 
     def _rights_changed(self, name: str, principal: Principal) -> None:
@@ -195,15 +205,16 @@ class Registry:
 
     def last_report(self, name: str) -> Report | None:
         """What a pipeline said last, however long ago."""
-        return self._reports.get(name, (None, 0))[0]
+        told = self._told.get(name)
+        return None if told is None else told.report
 
     def note(self, report: Report) -> None:
         """What the hub itself knows of a pipeline that does not report yet, or no more."""
-        self._reports[report.name] = (report, self._hub.clock.now_us())
+        self._told[report.name] = Told(report, self._hub.clock.now_us(), self._now_s())
 
     def _count(self) -> None:
         gauge = self._hub.metrics.spark.pipelines
-        states = [self.state(name) for name in {*self._definitions(), *self._reports}]
+        states = [self.state(name) for name in {*self._definitions(), *self._told}]
         for state in STATES:
             gauge.labels(state=state).set(states.count(state))
 
@@ -216,15 +227,16 @@ class Registry:
 
     def _status(self, name: str) -> Status:
         definition = self._definitions().get(name)
-        report, reported_us = self._reports.get(name, (None, None))
-        if definition is None and report is None:
+        told = self._told.get(name)
+        if definition is None and told is None:
             raise UnknownPipeline(f"there is no pipeline {name!r}; `headrace pipeline ls` shows all")
+        report, reported_us = (None, None) if told is None else (told.report, told.time_us)
         return Status(name, self.state(name), definition, report, reported_us)
 
     def state(self, name: str) -> str:
         """How a pipeline is, by what it said last and when."""
-        report, reported_us = self._reports.get(name, (None, 0))
-        if report is None:
+        told = self._told.get(name)
+        if told is None:
             return "stopped"
-        stale = self._hub.clock.now_us() - reported_us > REPORT_STALE_US
-        return "lost" if stale and report.state in REPORTING else report.state
+        is_silent = self._now_s() - told.at_s > REPORT_STALE_S
+        return "lost" if is_silent and told.report.state in REPORTING else told.report.state

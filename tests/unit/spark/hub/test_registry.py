@@ -32,8 +32,14 @@ async def hub(clock: FakeClock) -> AsyncIterator[Hub]:
 
 
 @pytest.fixture
-def registry(hub: Hub) -> Registry:
-    made = Registry(hub)
+def passed() -> FakeClock:
+    """The monotonic clock, which nobody sets."""
+    return FakeClock()
+
+
+@pytest.fixture
+def registry(hub: Hub, passed: FakeClock) -> Registry:
+    made = Registry(hub, lambda: passed.now_us() / 1e6)
     made.register()
     return made
 
@@ -64,11 +70,18 @@ async def test_a_stop_is_heard_by_the_run_that_was_meant(registry: Registry) -> 
     assert not (await registry.report(Report("p", run="two"))).stop
 
 
-async def test_a_pipeline_that_falls_silent_is_lost(registry: Registry, clock: FakeClock) -> None:
+@pytest.mark.parametrize("set_s", [-86_400, 86_400])
+async def test_a_clock_that_is_set_does_not_change_whether_a_pipeline_reports(
+    hub: Hub, registry: Registry, clock: FakeClock, passed: FakeClock, set_s: int
+) -> None:
+    """Set back, a pipeline that had died ran on in every list until the clock had caught up; set forward, all died."""
     await registry.report(Report("p", run="one"))
+    clock.advance(set_s)
+    passed.advance(14)
     assert (await registry.status(PipelineName("p"))).state == "running"
-    clock.advance(16)
+    passed.advance(2)
     assert (await registry.status(PipelineName("p"))).state == "lost"
+    assert 'headrace_pipelines{state="lost"} 1.0' in hub.metrics.text().decode()
 
 
 async def test_reports_are_counted(hub: Hub, registry: Registry) -> None:
@@ -94,20 +107,21 @@ async def test_what_the_hub_itself_runs(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize("state", ["running", "restarting"])
-async def test_a_pipeline_that_no_longer_reports_is_lost(registry: Registry, clock: FakeClock, state: str) -> None:
+async def test_a_pipeline_that_no_longer_reports_is_lost(registry: Registry, passed: FakeClock, state: str) -> None:
     await registry.report(Report("p", state=state, run="one"))
     assert (await registry.status(PipelineName("p"))).state == state
-    clock.advance(60)
+    passed.advance(60)
     assert (await registry.status(PipelineName("p"))).state == "lost"
 
 
 async def test_a_pipeline_in_real_time_shows_its_lag_and_rate_while_a_batch_runs(
-    registry: Registry, clock: FakeClock
+    registry: Registry, clock: FakeClock, passed: FakeClock
 ) -> None:
     progress = Progress(100, 40)
     registry.live = lambda name: progress if name == "live" else None
     assert (await registry.report(Report("live", rows_per_s=7.0))).lag == 40
-    clock.advance(2)
+    clock.advance(-60)
+    passed.advance(2)
     progress = Progress(700, 5)
     assert (await registry.report(Report("live"))).lag == 5
     report = registry.last_report("live")
