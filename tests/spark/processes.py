@@ -2,7 +2,7 @@
 
 The hub is the real one plus one trap: when the file `trap` in its directory says `stage PID`, `commit PID`,
 `append PID` or `spread PID` (an append to several places), the next of these by Spark kills that process group, a
-driver's or the hub's own, once it is durable and before it is answered.
+driver's or the hub's own, once it is durable and before it is answered. `stage PID SIGSTOP` stops it.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def hub_main(data: str, address: str, ready: str) -> None:
 def _set_traps(staging: Any, spread: Any, hub: Any, trap: Path) -> None:
     def spring(name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            kind, process = trap.read_text().split()
+            kind, process, *sent = trap.read_text().split()
             if kind == name:
+                os.killpg(int(process), signal.Signals[sent[0]] if sent else signal.SIGKILL)
                 trap.unlink()
-                os.killpg(int(process), signal.SIGKILL)
 
     def set_trap(kind: Any, method: str, name: str) -> None:
         real = getattr(kind, method)

@@ -72,27 +72,31 @@ def test_exactly_once_through_kills_of_drivers_and_hubs(stage: Stage) -> None:
 
 
 @pytest.mark.needs("javac")
-@pytest.mark.parametrize("real_time", ["", REAL_TIME])
-def test_two_drivers_on_one_checkpoint(stage: Stage, real_time: str) -> None:
-    """The older one is stopped in the middle of a batch, and fenced off when it wakes; the results stay exact. The hub
-    is killed meanwhile, and in real time the newer one begins with the checkpoint of an earlier day."""
+@pytest.mark.parametrize("trap", ["stage", "commit", "append", "spread"])
+def test_two_drivers_on_one_checkpoint(stage: Stage, trap: str) -> None:
+    """The older one is stopped when something that it asked for is durable and not answered yet, and fenced off when
+    it wakes; the results stay exact. The hub is killed meanwhile, and in real time the newer one begins with the
+    checkpoint of an earlier day."""
+    real_time = REAL_TIME if trap in ("append", "spread") else ""
+    column = "to" if trap == "spread" else ""
     stage.produce()
-    stage.start_driver(real_time)
+    stage.start_driver(real_time, column=column)
     first = stage.driver
     wait_until(lambda: stage.out() == RECORDS_PER_APPEND, "the first driver", 200)
     assert first is not None
     checkpoint, older = stage.place / "checkpoint", stage.place / "older"
     if real_time:
         shutil.copytree(checkpoint, older)
+    stage.trap.write_text(f"{trap} {first.pid} SIGSTOP")
     stage.produce()
-    os.killpg(first.pid, signal.SIGSTOP)
+    wait_until(lambda: not stage.trap.exists(), "the trap", 120)
     stage.kill(stage.hub)
     stage.start_hub()
     if real_time:
         shutil.rmtree(checkpoint)
         older.rename(checkpoint)
     stage.produce()
-    stage.start_driver(real_time)
+    stage.start_driver(real_time, column=column)
     wait_until(lambda: stage.out() == 3 * RECORDS_PER_APPEND, "the second driver", 200)
     os.killpg(first.pid, signal.SIGCONT)
     for _ in range(3):

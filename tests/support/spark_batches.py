@@ -12,6 +12,14 @@ from headrace.spark.hub.staging_area import Committed, Stage, StagingArea
 from headrace.spark.sink.rows import OutgoingRows, to_records
 
 
+def chunks_of(payloads: list[bytes], to: str = "out") -> tuple[list[tuple[int, bytes]], int, int]:
+    """What a task sends for these records, with the offsets; the size and the checksum of it all."""
+    sent: list[tuple[int, bytes]] = []
+    outgoing = OutgoingRows(lambda offset, chunk: sent.append((offset, chunk)), 256, lambda stream: 1)
+    outgoing.write(to, to_records(pa.record_batch({"payload": pa.array(payloads, pa.binary())})))
+    return sent, *outgoing.finish()
+
+
 class Driver:
     """A run of a query that writes micro-batches."""
 
@@ -23,11 +31,8 @@ class Driver:
     async def stage(
         self, batch: int, payloads: list[bytes], *, part: int = 0, attempt: int = 0, to: str = "out"
     ) -> Part:
-        sent: list[tuple[int, bytes]] = []
-        outgoing = OutgoingRows(lambda offset, chunk: sent.append((offset, chunk)), 256, lambda stream: 1)
-        outgoing.write(to, to_records(pa.record_batch({"payload": pa.array(payloads, pa.binary())})))
-        size, crc = outgoing.finish()
-        for offset, chunk in sent:
+        chunks, size, crc = chunks_of(payloads, to)
+        for offset, chunk in chunks:
             await self.area.stage(Stage(self.query, self.run, batch, part, attempt, offset, chunk))
         return Part(part, attempt, size, crc)
 

@@ -58,9 +58,7 @@ def write_chunk(path: Path, offset: int, chunk: bytes) -> int:
 
 def staged_rows(path: Path, size: int, crc: int, what: str) -> Iterator[Group]:
     """The rows of one staged file with where they go, a batch at a time; NotStaged when it is missing or not whole.
-
-    Read, not mapped: a chunk that comes late may cut the file under us.
-    """
+    Nobody may write to the file meanwhile."""
     try:
         with pa.OSFile(str(path)) as file:
             stored, checksum = file.size(), 0

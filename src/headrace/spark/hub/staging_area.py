@@ -144,7 +144,6 @@ class StagingArea:
         self._now_s = now_s
         self._swept_s = 0.0
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._storing: set[tuple[str, int]] = set()
 
     def register(self) -> None:
         """Offer the verbs."""
@@ -156,12 +155,13 @@ class StagingArea:
 
     async def stage(self, request: Stage) -> int:
         """Keep a chunk; the size of the file so far."""
-        await self._take_charge(request.query, request.run)
-        await self._sweep()
-        if (request.query, request.batch) in self._storing:  # a chunk that comes late; its file is being read
-            return request.offset + len(request.rows)
-        path = self._path(request.query, request.batch, request.part, request.attempt)
-        size = await asyncio.to_thread(self._write, path, request.offset, request.rows)
+        # Alone: a file that is cut while a commit reads it loses rows, even if its checksum was right a moment ago.
+        async with self.charged(request.query, request.run) as state:
+            await self._sweep()
+            if request.batch <= state.batch:  # stored already, and never read again
+                return request.offset + len(request.rows)
+            path = self._path(request.query, request.batch, request.part, request.attempt)
+            size = await asyncio.to_thread(self._write, path, request.offset, request.rows)
         self._hub.metrics.spark.staged_bytes.inc(len(request.rows))
         return size
 
@@ -195,8 +195,7 @@ class StagingArea:
                 await asyncio.to_thread(drop_batches, self._query_path(request.query), request.batch)
                 return Committed(applied=False)
             check_begin(self._hub, state, request)
-            with self._reading(request):
-                return Committed(applied=True, appended=await self._store_new(request, state))
+            return Committed(applied=True, appended=await self._store_new(request, state))
 
     async def _store_new(self, request: Commit, state: SinkState) -> list[AppendedTo]:
         """Store a batch that was not begun yet."""
@@ -251,19 +250,9 @@ class StagingArea:
         raw = self._hub.get(UNFINISHED, query.encode())
         if raw is not None:
             unfinished = read_unfinished(query.encode(), raw)
-            with self._reading(unfinished.commit):
-                survey = await asyncio.to_thread(survey_of, self._slices(unfinished))
-                await self._make_streams(survey, unfinished.commit)  # one may have been deleted meanwhile
-                await self._store(unfinished, survey)
-
-    @contextlib.contextmanager
-    def _reading(self, request: Commit) -> Iterator[None]:
-        """While the files of a batch are read, nothing more is written to them."""
-        self._storing.add((request.query, request.batch))
-        try:
-            yield
-        finally:
-            self._storing.discard((request.query, request.batch))
+            survey = await asyncio.to_thread(survey_of, self._slices(unfinished))
+            await self._make_streams(survey, unfinished.commit)  # one may have been deleted meanwhile
+            await self._store(unfinished, survey)
 
     def _slices(self, unfinished: UnfinishedCommit) -> Iterator[list[Group]]:
         request = unfinished.commit
@@ -302,15 +291,10 @@ class StagingArea:
             check_run(state, request.query, request.run)
             await asyncio.to_thread(shutil.rmtree, self._batch_path(request.query, request.batch), True)
 
-    async def _take_charge(self, query: str, run: str) -> None:
-        """Note a run that is new, so that an older one that still lives is refused from now on."""
-        if (await self.owned_state(query)).run != run:
-            async with self.charged(query, run):
-                pass
-
     @contextlib.asynccontextmanager
     async def charged(self, query: str, run: str) -> AsyncIterator[SinkState]:
-        """The state of a query with this run in charge, and nobody else at work on it."""
+        """The state of a query with this run in charge, and nobody else at work on it. A run that is new is noted, so
+        that an older one that still lives is refused from now on."""
         async with self._alone(query) as state:
             check_run(state, query, run)
             if state.run != run:

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
 import pytest
-from support.spark_batches import Driver, payloads
+from support.spark_batches import Driver, chunks_of, payloads
 
 from headrace.config import Config, Grant, Spark
 from headrace.config import Log as LogSection
 from headrace.errors import BadRequest, Fenced, Forbidden, LimitExceeded, LogFailed
 from headrace.hub import Hub
 from headrace.security import Principal, acting_as
-from headrace.spark.hub import staging_area
+from headrace.spark.hub import batch_files, staging_area
 from headrace.spark.hub.batch_files import NotStaged, one_off_name, survey_of, write_chunk
 from headrace.spark.hub.positions import Describe, Forget, MoveCursor, Positions, ReadPosition
 from headrace.spark.hub.sink_state import BATCHES_REMEMBERED, SINKS, BatchChanged, Commit, Part, SourcePosition
 from headrace.spark.hub.staging_area import Abort, Stage, StagingArea
 from headrace.spark.sink.rows import OutgoingRows, to_records
 from headrace.testing import FakeClock, memory_hub
+
+WAIT_S = 30
 
 
 @pytest.fixture
@@ -92,6 +96,63 @@ async def test_an_older_run_is_fenced_off(hub: Hub, area: StagingArea) -> None:
     with pytest.raises(Fenced):
         await area.abort(Abort("q", "old", 0))
     assert await payloads(hub) == []
+
+
+class WatchedLock(asyncio.Lock):
+    """Says when somebody waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_waited_for = asyncio.Event()
+
+    async def acquire(self) -> Literal[True]:
+        if self.locked():
+            self.is_waited_for.set()
+        return await super().acquire()
+
+
+@pytest.mark.parametrize("run", ["r1", "another"])
+async def test_a_chunk_that_comes_while_its_batch_is_stored(
+    hub: Hub, area: StagingArea, monkeypatch: pytest.MonkeyPatch, run: str
+) -> None:
+    """Sent a second time, or by a driver that was replaced meanwhile: its file was cut while it was read, after its
+    checksum was found to be right, and the rest of the rows was lost without a word."""
+    sent = [b"a" * 300, b"b" * 300]
+    first_chunk = chunks_of(sent)[0][0]
+    real, reading, writes = area._write, batch_files.groups_of, itertools.count()
+    begun, go, written = (threading.Event() for _ in range(3))
+
+    def write(path: Path, offset: int, rows: bytes) -> int:
+        if next(writes) > 0:
+            return real(path, offset, rows)
+        begun.set()
+        go.wait(WAIT_S)
+        size = real(path, offset, rows)
+        written.set()
+        return size
+
+    def groups_of(reader: Any) -> Any:
+        go.set()
+        written.wait(WAIT_S)
+        return reading(reader)
+
+    monkeypatch.setattr(area, "_write", write)
+    monkeypatch.setattr(batch_files, "groups_of", groups_of)
+    lock = area._locks["q"] = WatchedLock()
+    first = asyncio.create_task(area.stage(Stage("q", "r1", 0, 0, 0, *first_chunk)))
+    await asyncio.to_thread(begun.wait, WAIT_S)
+    driver = Driver(area, run=run)
+
+    async def batch() -> None:
+        assert (await driver.commit(0, [await driver.stage(0, sent)])).applied
+
+    stored = asyncio.create_task(batch())
+    waiting = asyncio.create_task(lock.is_waited_for.wait())
+    await asyncio.wait({stored, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    go.set()
+    await asyncio.gather(first, stored)
+    waiting.cancel()
+    assert await payloads(hub) == sent
 
 
 async def test_queries_do_not_meet(hub: Hub, area: StagingArea) -> None:
