@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from support.early import JAVA_OPTIONS
 
 from headrace.spark.java import find_java
 from headrace.spark.spark_session import archive_option
 
 SOURCE = Path(__file__).parents[2] / "src"
+ENGINES = [pytest.param("java", marks=pytest.mark.needs("javac")), "python"]
+"""For tests of both. Without the first, its tests would be those of the second."""
 
 
 def java_options() -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from hubs import ThreadHub
-from spark_support import forget_commit
+from spark_support import ENGINES, forget_commit
 from support.until import wait_until
 from test_source import fill, run
 
@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.usefixtures("engine"),
-    pytest.mark.parametrize("engine", ["java", "python"], indirect=True),
+    pytest.mark.parametrize("engine", ENGINES, indirect=True),
 ]
 
 

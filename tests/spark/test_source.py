@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from hubs import ThreadHub
+from spark_support import ENGINES
 from support.until import wait_until
 
 from headrace.spark import read, read_stream
@@ -16,7 +17,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.usefixtures("engine"),
-    pytest.mark.parametrize("engine", ["java", "python"], indirect=True),
+    pytest.mark.parametrize("engine", ENGINES, indirect=True),
 ]
 
 

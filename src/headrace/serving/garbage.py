@@ -30,8 +30,8 @@ OLDEST: Final = len(COLLECT_AFTER) - 1
 LOOK_S: Final = 2.0
 IDLE_PART: Final = 0.05
 """A hub that uses less than this of a processor has nothing to do."""
-GROWN_BLOCKS: Final = 50_000
-GROWN_PART: Final = 0.1
+GROWN_BLOCKS: Final = 150_000
+GROWN_PART: Final = 0.25
 GROWN_BUSY_BLOCKS: Final = 2_000_000
 GROWN_BUSY_PART: Final = 1.0
 
