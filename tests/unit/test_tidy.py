@@ -23,6 +23,7 @@ LAYERS = (
     "imports",
     "pages",
     "slicing",
+    "jsontext",
     "config",
     "log",
     "telemetry",

@@ -18,16 +18,17 @@ if TYPE_CHECKING:
 # These verbs are for small things; the SDK's writers and readers are for the rest.
 RECORDS_MAX = 10_000
 READ_BYTES_MAX = 16 << 20
-# More records than these become a batch beside the event loop.
+# More records than these, or larger ones, become a batch beside the event loop.
 AT_ONCE_MAX = 500
+AT_ONCE_BYTES_MAX = 256 << 10
 
 
-class NewRecord(Asked, frozen=True, omit_defaults=True):
+class NewRecord(Asked, frozen=True, omit_defaults=True, gc=False):
     """A record to append: exactly one of `payload` (base64), `text`, `json`."""
 
     payload: bytes | None = None
     text: str | None = None
-    json: Any = msgspec.UNSET
+    json: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     id: int | None = None
     event_time_us: int | None = None
     type: str | None = None
@@ -136,11 +137,10 @@ async def append_records(hub: Hub, asked: StreamAppend) -> AppendResult:
     """Append a few records, all or none."""
     from headrace.security import check_producer  # the SDK has these structs, and no hub
 
-    if len(asked.records) > RECORDS_MAX:
-        raise BadRequest(
-            f"'records' has {len(asked.records)} entries, above {RECORDS_MAX}; send larger batches with the SDK"
-        )
-    if len(asked.records) <= AT_ONCE_MAX:
+    if (count := len(asked.records)) > RECORDS_MAX:
+        await hub.intake.apart(asked.records.clear)  # to free very many takes long
+        raise BadRequest(f"'records' has {count} entries, above {RECORDS_MAX}; send larger batches with the SDK")
+    if len(asked.records) <= AT_ONCE_MAX and sum(map(_size_of, asked.records)) <= AT_ONCE_BYTES_MAX:
         batch = _batch(asked.records)
     else:
         batch = await hub.intake.apart(lambda: _batch(asked.records))
@@ -175,9 +175,14 @@ def _payload_of(number: int, record: NewRecord) -> bytes:
     given = [record.payload is not None, record.text is not None, record.json is not msgspec.UNSET]
     if sum(given) != 1:
         raise BadRequest(f"records[{number}]: give exactly one of 'payload' (base64), 'text', 'json'")
-    if record.payload is not None:
-        return record.payload
-    return record.text.encode() if record.text is not None else msgspec.json.encode(record.json)
+    if isinstance(record.json, msgspec.Raw):
+        return bytes(record.json)
+    return record.payload if record.text is None else record.text.encode()
+
+
+def _size_of(record: NewRecord) -> int:
+    """What a record holds, as it came."""
+    return sum(len(each) for each in (record.payload, record.text, record.json, record.key) if each)
 
 
 def _stored_record(row: dict[str, Any], *, text: bool) -> StoredRecord:

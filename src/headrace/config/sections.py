@@ -195,6 +195,13 @@ class Limits(Section, frozen=True):
     list_items_max: Annotated[Count, Meta(description="The most entries of a list that may be asked for at once")] = (
         10_000
     )
+    json_values_max: Annotated[
+        Count,
+        Meta(
+            description="Values in the JSON of one request of a verb, nested ones included (empty lists and objects "
+            "count twice). Each may take a hundred bytes of memory, however few it has in the request"
+        ),
+    ] = 1_000_000
     stop_s: Annotated[Seconds, Meta(description="How long a clean stop may take before sessions are cut")] = 10
     event_loop: Annotated[
         Literal["asyncio", "uvloop"], Meta(description="`uvloop` (extra `speed`) does a fifth more round trips")
@@ -227,7 +234,7 @@ class Sql(Section, frozen=True):
 class Http(Section, frozen=True):
     """The one HTTP server."""
 
-    request_bytes_max: Annotated[Bytes, Meta(description="The largest request body of the admin API")] = 64 * MIB
+    request_bytes_max: Annotated[Bytes, Meta(description="The largest request body of the admin API")] = 24 * MIB
     headers_max: Annotated[Count, Meta(description="The most headers of a request")] = 100
     header_bytes_max: Annotated[Bytes, Meta(description="The longest head of a request: its line and its headers")] = (
         64 * KIB

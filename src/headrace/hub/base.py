@@ -57,6 +57,7 @@ class HubBase:
             config.limits,
             lambda verb: self.metrics.verbs.parts.labels(verb=verb).inc(),
             self.intake.apart,
+            lambda verb: self.metrics.verbs.too_many.labels(verb=verb).inc(),
         )
         self.mounts = Mounts()
         self.peers = Peers()

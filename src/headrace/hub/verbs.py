@@ -18,7 +18,7 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -26,12 +26,17 @@ from headrace.config.sections import Limits
 from headrace.errors import BadRequest, Forbidden, HeadraceError, LimitExceeded
 from headrace.hub.hooks import Hooks
 from headrace.hub.intake import LARGE_BYTES
+from headrace.jsontext import check_utf8, count_values
 from headrace.pages import FirstItems, Listed, Page, Place, take
 from headrace.security import Principal, acting_as, is_reserved
+from headrace.units import MIB
 
 Right = Literal["read", "write", "admin"]
 Request = TypeVar("Request", bound=msgspec.Struct)
 Body = bytes | bytearray | memoryview
+READ_BYTES_PER_S: Final = 100 * MIB
+"""As much of large requests is read, one after the other: msgspec lets no other thread of Python run meanwhile, and who
+has waited for that should not meet the next at once."""
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:[.-][a-z0-9]+)+")
 
 
@@ -59,6 +64,14 @@ class HttpForm(msgspec.Struct, frozen=True):
     query: tuple[str, ...] = ()
     result: str | None = None
     """The field of the result that is the answer; the whole if it has no name."""
+
+
+class Form(NamedTuple):
+    """A request of which all fields are known but one, which is JSON still."""
+
+    fields: dict[str, Any]
+    name: str
+    text: Body
 
 
 class Verb(msgspec.Struct, frozen=True):
@@ -94,13 +107,18 @@ class Verbs:
         limits: Limits | None = None,
         on_part: Callable[[str], None] = lambda verb: None,
         apart: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None,
+        on_too_many: Callable[[str], None] = lambda verb: None,
     ) -> None:
-        """`on_part` is told of each list that was sent in part; `apart` reads large requests beside the event loop."""
+        """`on_part` is told of each list that was sent in part; `apart` reads large requests beside the event loop;
+        `on_too_many` is told of each request with too many values."""
         self._verbs: dict[str, Verb] = {}
         self._hooks = hooks or Hooks()
         self._limits = limits or Limits()
         self._on_part = on_part
         self._apart = apart
+        self._on_too_many = on_too_many
+        self._reading = asyncio.Lock()
+        self._rests_until_s = 0.0
 
     def register(
         self,
@@ -146,7 +164,7 @@ class Verbs:
     def __contains__(self, name: object) -> bool:
         return name in self._verbs
 
-    async def call(self, name: str, body: Body | dict[str, Any] | msgspec.Struct, principal: Principal) -> Any:
+    async def call(self, name: str, body: Body | Form | dict[str, Any] | msgspec.Struct, principal: Principal) -> Any:
         """Decode, check the right, run. The result is a value msgspec can encode."""
         began = time.perf_counter()
         code = "internal"
@@ -165,14 +183,20 @@ class Verbs:
             for hook in self._hooks.verb:
                 hook(known, time.perf_counter() - began, code)
 
-    async def _called(self, name: str, body: Body | dict[str, Any] | msgspec.Struct, principal: Principal) -> Any:
+    async def _called(
+        self, name: str, body: Body | Form | dict[str, Any] | msgspec.Struct, principal: Principal
+    ) -> Any:
         verb = self.get(name)
         if not principal.may_some(verb.right, verb=name):  # before decoding: a stranger learns nothing about fields
             raise Forbidden(_refusal(principal, verb, None))
-        if self._apart is not None and isinstance(body, Body) and len(body) >= LARGE_BYTES:
-            request = await self._apart(lambda: _decoded(verb, body))
+        text = body.text if isinstance(body, Form) else body
+        if self._apart is not None and isinstance(text, Body) and len(text) >= LARGE_BYTES:
+            async with self._reading:
+                await asyncio.sleep(self._rests_until_s - asyncio.get_running_loop().time())
+                self._rests_until_s = asyncio.get_running_loop().time() + len(text) / READ_BYTES_PER_S
+                request = await self._apart(lambda: self._read(verb, body, text))
         else:
-            request = _decoded(verb, body)
+            request = self._read(verb, body, text)
         stream = getattr(request, verb.stream_field) if verb.stream_field else None
         if not (stream is None and verb.filters) and not _allows(principal, verb, request, stream):
             raise Forbidden(_refusal(principal, verb, stream))
@@ -182,6 +206,13 @@ class Verbs:
                 return result if verb.listed_by is None else self._page(verb, request, result, verb.listed_by)
             except OverflowError as error:  # JSON knows integers of any size; storage and protocols do not
                 raise BadRequest(f"{name}: a number is out of range: {error}") from error
+
+    def _read(self, verb: Verb, body: Body | Form | dict[str, Any] | msgspec.Struct, text: object) -> msgspec.Struct:
+        most = self._limits.json_values_max
+        if isinstance(text, Body) and len(text) > most and (count := count_values(text)) > most:
+            self._on_too_many(verb.name)
+            raise LimitExceeded(f"values of the request {verb.name!r}", count, most, "limits.json_values_max")
+        return _decoded(verb, body)
 
     def limit_of(self, asked: Listed) -> int:
         """How many entries the answer to a list may have."""
@@ -213,10 +244,15 @@ class Verbs:
         return (await self.answer(name, body, principal)).body
 
 
-def _decoded(verb: Verb, body: Body | dict[str, Any] | msgspec.Struct) -> msgspec.Struct:
+def _decoded(verb: Verb, body: Body | Form | dict[str, Any] | msgspec.Struct) -> msgspec.Struct:
     try:
         if isinstance(body, Body):
+            check_utf8(body)
             return msgspec.json.decode(body, type=verb.request)
+        if isinstance(body, Form):
+            check_utf8(body.text)
+            (kind,) = (field.type for field in msgspec.structs.fields(verb.request) if field.name == body.name)
+            body = {**body.fields, body.name: msgspec.json.decode(body.text, type=kind)}
         if isinstance(body, dict):
             return msgspec.convert(body, verb.request)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

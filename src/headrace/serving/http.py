@@ -35,7 +35,7 @@ from headrace.admin.openapi import ErrorBody, ErrorDetail, document
 from headrace.config.address import is_loopback, join_address, split_address
 from headrace.errors import BadRequest, Forbidden, HeadraceError, LimitExceeded
 from headrace.hub.base import HubBase
-from headrace.hub.verbs import HttpForm
+from headrace.hub.verbs import Form, HttpForm
 from headrace.security import Principal
 from headrace.security.admission import from_header
 from headrace.security.login_limit import TooManyLogins
@@ -43,6 +43,7 @@ from headrace.serving import sockets
 from headrace.serving.http_connection import WebSocketConnection, connection_class, recognized
 from headrace.serving.listener import Listener, open_server
 from headrace.telemetry.log_lines import fields
+from headrace.units import MIB
 
 NEXT_HEADER = "Headrace-Next"
 """Where the rest of a list begins, for a caller that did not ask for a page."""
@@ -50,6 +51,7 @@ NEXT_HEADER = "Headrace-Next"
 logger = logging.getLogger("headrace.http")
 OWN_PATHS = ("/api", "/health", "/metrics")
 WEBSOCKET_POLICY_VIOLATION = 1008
+PIECE_BYTES = MIB
 GRACE_S = 2  # a verb under way may end by itself; a page that is being streamed never does
 
 
@@ -149,7 +151,7 @@ class Api:
         """One admin verb."""
         name = request.path_params["verb"]
 
-        async def run(principal: Principal, body: bytes | bytearray) -> Response:
+        async def run(principal: Principal, body: bytes) -> Response:
             answer = await self._hub.verbs.answer(name, body, principal)
             told = {} if answer.next is None else {NEXT_HEADER: answer.next}
             return Response(answer.body, media_type="application/json", headers=told)
@@ -159,28 +161,24 @@ class Api:
     async def form(self, request: Request, verb: str, http: HttpForm) -> Response:
         """The verb of a path of its own."""
 
-        async def run(principal: Principal, body: bytes | bytearray) -> Response:
+        async def run(principal: Principal, body: bytes) -> Response:
             said: dict[str, Any] = dict(request.path_params)
             said |= {field: request.headers[name] for name, field in http.headers.items() if name in request.headers}
             said |= {field: request.query_params[field] for field in http.query if field in request.query_params}
-            if http.body is not None:
-                try:
-                    said[http.body] = msgspec.json.decode(body or b"{}")
-                except msgspec.DecodeError as error:
-                    raise BadRequest(f"the body is not JSON: {error}") from error
-            result = await self._hub.verbs.call(verb, said, principal)
+            asked = said if http.body is None else Form(said, http.body, body or b"{}")
+            result = await self._hub.verbs.call(verb, asked, principal)
             return _json(result if http.result is None else getattr(result, http.result))
 
         return await self._answer(verb, request, run)
 
     async def _answer(
-        self, name: str, request: Request, run: Callable[[Principal, bytes | bytearray], Awaitable[Response]]
+        self, name: str, request: Request, run: Callable[[Principal, bytes], Awaitable[Response]]
     ) -> Response:
         try:
             if request.method != "GET":
                 _check_browser(request)
             principal = await self._principal(request)
-            return await run(principal, await _body(request, self._hub.config.http.request_bytes_max))
+            return await run(principal, await self._body(request))
         except HeadraceError as error:
             return error_response(error)
         except ClientDisconnect:
@@ -188,6 +186,29 @@ class Api:
         except Exception:
             logger.exception("verb failed", extra=fields(verb=name))
             return _json(ErrorBody(ErrorDetail("internal", "a bug in Headrace; the log of the hub tells more")), 500)
+
+    async def _body(self, request: Request) -> bytes:
+        """The body, refused as soon as it is known to be too large: nothing above the maximum is ever held. It comes in
+        pieces, and a large one becomes one beside the event loop."""
+        maximum = self._hub.config.http.request_bytes_max
+        declared = request.headers.get("content-length", "")
+        if declared.isdigit() and int(declared) > maximum:
+            raise TooLarge("request body", int(declared), maximum, "http.request_bytes_max")
+        pieces, size = [bytearray()], 0
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > maximum:
+                raise TooLarge("request body", size, maximum, "http.request_bytes_max")
+            if len(pieces[-1]) >= PIECE_BYTES:
+                pieces.append(bytearray())
+            pieces[-1] += chunk
+
+        def whole() -> bytes:
+            body = b"".join(pieces)
+            pieces.clear()
+            return body
+
+        return whole() if size < PIECE_BYTES else await self._hub.intake.apart(whole)
 
     async def _reader(self, request: Request, refusal: str) -> None:
         if not (await self._principal(request)).may_some("read"):
@@ -204,19 +225,6 @@ class Api:
 def peer_of(request: Request) -> str:
     """The address that a request came from."""
     return "?" if request.client is None else request.client.host
-
-
-async def _body(request: Request, maximum: int) -> bytearray:
-    """The body, refused as soon as it is known to be too large: nothing above the maximum is ever held."""
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > maximum:
-        raise TooLarge("request body", int(declared), maximum, "http.request_bytes_max")
-    body = bytearray()
-    async for chunk in request.stream():
-        if len(body) + len(chunk) > maximum:
-            raise TooLarge("request body", len(body) + len(chunk), maximum, "http.request_bytes_max")
-        body += chunk
-    return body
 
 
 def _check_browser(request: Request) -> None:

@@ -22,6 +22,7 @@ PIECES_BYTES = 16 * MIB
 LARGE_BYTES = 4 * MIB
 """Only messages of this size count: the pieces of smaller ones are used again, and to give those back is what costs."""
 PIECES_S = 0.1
+LAST_S = 1.0
 LESS_BYTES = 16 * MIB
 """A process that is smaller by this much than it was has let go of something."""
 PAUSE_MAX = 64
@@ -61,7 +62,8 @@ def give_back() -> None:
 class GivesBack:
     """For messages that come in many small pieces, as gRPC's do, which are freed when the message is whole: they are
     given back at once. That takes some milliseconds: it is done when much has come, ten times a second at most, by a
-    thread that is there as long as much comes."""
+    thread that is there as long as much comes; and once more when no more has come for a second: some of what came last
+    was in use still."""
 
     def __init__(
         self, trim: Callable[[int], int] | None, pause: Callable[[float], object] = lambda pause_s: time.sleep(pause_s)
@@ -86,12 +88,22 @@ class GivesBack:
     def _work(self, trim: Callable[[int], int]) -> None:
         while True:
             with self._lock:
-                self._is_at_work = self._came_bytes >= PIECES_BYTES
-                if not self._is_at_work:
-                    return
                 self._came_bytes = 0
             trim(0)
             self._pause(PIECES_S)
+            if self._has_enough():
+                continue
+            self._pause(LAST_S)
+            if not self._has_enough():
+                trim(0)
+            with self._lock:
+                self._is_at_work = self._came_bytes >= PIECES_BYTES
+                if not self._is_at_work:
+                    return
+
+    def _has_enough(self) -> bool:
+        with self._lock:
+            return self._came_bytes >= PIECES_BYTES
 
 
 async def trim_when_quiet(

@@ -249,6 +249,11 @@ class VerbMetrics:
         self.seconds = make.latency("headrace_verb_seconds", "Time of an admin verb", ["verb"])
         self.errors = make.counter("headrace_verb_errors_total", "Admin verbs refused or failed", ["verb", "code"])
         self.parts = make.counter("headrace_list_parts_total", "Lists of which there was more than a page", ["verb"])
+        self.too_many = make.counter(
+            "headrace_verb_too_many_values_total",
+            "Requests refused because their JSON has more values than `limits.json_values_max`",
+            ["verb"],
+        )
 
 
 class SqlMetrics:

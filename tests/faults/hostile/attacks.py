@@ -102,6 +102,10 @@ def http_post(verb: str, body: bytes, *headers: bytes) -> bytes:
     return b"\r\n".join([*head, b"content-length: %d" % len(body), b"", body])
 
 
+def http_form(path: str, body: bytes) -> bytes:
+    return http_post("", body).replace(b"/api/v1/", f"/api/{path}".encode(), 1)
+
+
 UPGRADE = (
     b"GET /futoin/hostile.events HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
     b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
@@ -424,9 +428,18 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
         "fabric", grpc_call(FABRIC, b"\1" + struct.pack(">I", 20_000) + gzip.compress(bytes(20 * MIB))[:20_000])
     ),
     "fabric half-open": lambda: half_open("fabric", b"PRI * HTTP/2.0"),
-    "http largest": lambda: many("http", http_post("table.put", b'{"table":"x","key":"' + b"k" * (60 * MIB) + b'"}')),
+    "http largest": lambda: many("http", http_post("table.put", b'{"table":"x","key":"' + b"k" * (23 * MIB) + b'"}')),
+    "http too large": lambda: many("http", http_post("table.put", b'{"table":"x","key":"' + b"k" * (60 * MIB) + b'"}')),
     "http deepest": lambda: many("http", http_post("table.put", b'{"table":' + b"[" * 500_000)),
-    "http elements": lambda: many("http", http_post("table.put", b'{"table":[' + b"[]," * (8 * MIB) + b"[]]}")),
+    "http elements": lambda: many("http", http_post("table.put", b'{"table":[' + b"[]," * (7 * MIB) + b"[]]}")),
+    "http values": lambda: many(
+        "http", http_post("stream.append", b'{"stream":"wallaroo","records":[' + b"{}," * 490_000 + b"{}]}")
+    ),
+    "http inside": lambda: many(
+        "http",
+        http_post("stream.append", b'{"stream":"hostile","records":[{"json":[' + b"[]," * 490_000 + b"[]]}]}"),
+    ),
+    "http form": lambda: many("http", http_form("immortals/hostile/x", b'{"a":[' + b"[]," * (6 * MIB) + b"[]]}")),
     "http header": lambda: many("http", b"GET / HTTP/1.1\r\nhost: localhost\r\na: ", b"b" * MIB),
     "http headers": lambda: many("http", b"GET / HTTP/1.1\r\nhost: localhost\r\n", b"a: b\r\n" * 10_000),
     "http slowest": lambda: slowly("http", b"", http_post("stream.list", bytes(20 * MIB))),

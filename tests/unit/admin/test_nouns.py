@@ -65,6 +65,34 @@ async def test_append_and_read_small_things(call):
     assert (await call("stream.read", stream="orders", start=99))["next"] == 99
 
 
+async def test_json_is_stored_as_it_came(hub, call):
+    kept = b'{ "b": [1, 2.50], "a": "\xc3\xa4, \\u00e4", "a": 123456789012345678901234567890 }'
+    body = b'{"stream": "orders", "records": [{"json": %b}, {"json":1}]}'
+    await hub.verbs.call("stream.append", body % kept, EVERYTHING)
+    page = await call("stream.read", stream="orders")
+    assert [base64.b64decode(record["payload"]) for record in page["records"]] == [kept, b"1"]
+    for wrong in (b'"\xff"', b"{", b"[1,]", b'"\\x"', b"[" * 100_000):
+        with pytest.raises(errors.BadRequest):
+            await hub.verbs.call("stream.append", body % wrong, EVERYTHING)
+    assert hub.bounds("orders").next == 2
+
+
+@pytest.mark.parametrize("field", ["payload", "text", "json"])
+async def test_a_large_record_becomes_a_batch_beside_the_event_loop(hub, call, monkeypatch, field):
+    apart = []
+    beside = hub.intake.apart
+
+    async def noted(work):
+        apart.append(work)
+        return await beside(work)
+
+    monkeypatch.setattr(hub.intake, "apart", noted)
+    await call("stream.append", stream="orders", records=[{field: "a" * 1000}])
+    assert not apart
+    await call("stream.append", stream="orders", records=[{field: "a" * 400_000}])
+    assert len(apart) == 1
+
+
 async def test_append_once(call):
     params = {"stream": "orders", "records": [{"text": "a"}], "producer": "p", "sequence": 3}
     assert not (await call("stream.append", **params))["duplicate"]

@@ -1,13 +1,16 @@
 import asyncio
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
-from headrace.config import Grant
-from headrace.errors import BadRequest, Forbidden
+from headrace.config import Grant, Limits
+from headrace.errors import BadRequest, Forbidden, LimitExceeded
 from headrace.hub.hooks import Hooks
-from headrace.hub.verbs import Nothing, UnknownVerb, Verbs
+from headrace.hub.intake import LARGE_BYTES
+from headrace.hub.verbs import READ_BYTES_PER_S, Form, Nothing, UnknownVerb, Verbs
 from headrace.security import EVERYTHING, Principal, current
 
 
@@ -61,6 +64,83 @@ async def test_a_verb_is_called_with_bytes_a_dict_or_the_struct() -> None:
 async def test_a_wrong_body_names_the_field(body: Any, message: str) -> None:
     with pytest.raises(BadRequest, match=f"stream.trim: .*{message}"):
         await registry().call("stream.trim", body, EVERYTHING)
+
+
+class Anything(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    inside: Any = None
+    kept: dict[str, msgspec.Raw] = {}
+
+
+async def echo(request: Anything) -> Anything:
+    return request
+
+
+@pytest.mark.parametrize("as_form", [False, True])
+async def test_what_a_request_unfolds_to_is_bounded_before_it_unfolds(as_form: bool) -> None:
+    refused: list[str] = []
+    verbs = Verbs(limits=Limits(json_values_max=10), on_too_many=refused.append)
+    verbs.register("any.echo", Anything, echo, right="read", stream_field=None)
+
+    def asked(text: bytes) -> bytes | Form:
+        return Form({"name": "x"}, "inside", text) if as_form else b'{"name":"x","inside":%b}' % text
+
+    most = [1] * (9 if as_form else 7)  # the list itself, and where there are more: the name, and all of it
+    assert (await verbs.call("any.echo", asked(msgspec.json.encode(most)), EVERYTHING)).inside == most
+    text = b'[1, "as many commas as may be: ,,,,,,,,,,,,,[[[[[["]'
+    assert (await verbs.call("any.echo", asked(text), EVERYTHING)).inside[0] == 1
+    assert not refused
+    for more in (msgspec.json.encode([*most, 1]), b"[" * 11):
+        with pytest.raises(LimitExceeded, match=r"values of the request 'any.echo'.*limits\.json_values_max"):
+            await verbs.call("any.echo", asked(more), EVERYTHING)
+    assert refused == ["any.echo", "any.echo"]
+
+
+async def test_a_large_form_is_read_beside_the_event_loop_and_what_is_kept_is_not_unfolded() -> None:
+    apart: list[Any] = []
+
+    async def beside(work: Callable[[], Any]) -> Any:
+        apart.append(work)
+        return work()
+
+    verbs = Verbs(apart=beside)
+    verbs.register("any.echo", Anything, echo, right="read", stream_field=None)
+    text = b'{"a": [%b1]}' % (b"[]," * LARGE_BYTES)
+    small = await verbs.call("any.echo", Form({"name": "x"}, "kept", b'{"a": "b"}'), EVERYTHING)
+    assert (bytes(small.kept["a"]), len(apart)) == (b'"b"', 0)
+    large = await verbs.call("any.echo", Form({"name": "x"}, "kept", text), EVERYTHING)
+    assert (bytes(large.kept["a"]), len(apart)) == (text[6:-1], 1)
+
+
+async def test_large_requests_are_read_one_after_the_other_with_time_for_others_in_between() -> None:
+    loop = asyncio.get_running_loop()
+    began_s: list[float] = []
+
+    async def beside(work: Callable[[], Any]) -> Any:
+        began_s.append(loop.time())
+        return work()
+
+    verbs = Verbs(apart=beside)
+    verbs.register("any.echo", Anything, echo, right="read", stream_field=None)
+    text = b'{"name": "%b"}' % (b"x" * (READ_BYTES_PER_S // 20))
+    await asyncio.gather(*(verbs.call("any.echo", text, EVERYTHING) for _ in range(3)))
+    assert all(later - earlier > 0.045 for earlier, later in itertools.pairwise(began_s))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"{", "truncated"),
+        (b"[]", "Expected `object`, got `array`"),
+        (b'{}, "name": "y"', "trailing characters"),
+        (b'{"a": "\xff"}', "codec can.t decode byte 0xff"),
+    ],
+)
+async def test_the_text_of_a_form_is_one_value_and_nothing_else(text: bytes, message: str) -> None:
+    verbs = Verbs()
+    verbs.register("any.echo", Anything, echo, right="read", stream_field=None)
+    with pytest.raises(BadRequest, match=f"any.echo: .*{message}"):
+        await verbs.call("any.echo", Form({"name": "x"}, "kept", text), EVERYTHING)
 
 
 async def test_an_unknown_verb() -> None:

@@ -176,7 +176,7 @@ async def test_whoever_loses_the_right_waits_no_longer_and_gets_no_answer(world:
 
     async def wait_and_lose() -> None:
         before = hub.bounds("immortal/shop/log").next
-        request = {"name": "shop", "method": "slow", "arguments": {"seconds": 3600}}
+        request = b'{"name": "shop", "method": "slow", "arguments": {"seconds": 3600}}'
         calling = asyncio.ensure_future(hub.verbs.call("immortal.call", request, caller))
         await until(lambda: hub.bounds("immortal/shop/log").next > before)
         rights.remove("write")

@@ -13,12 +13,13 @@ import pytest
 import websockets
 
 from headrace.cli.tls import make_self_signed
-from headrace.config import Config, Grant, Http, Listen, SecuritySection, Tls, User
+from headrace.config import Config, Grant, Http, Limits, Listen, SecuritySection, Tls, User
 from headrace.errors import HeadraceError, UnknownStream
 from headrace.hub.base import HubBase
 from headrace.hub.health import NOT_FOR_ALL
+from headrace.hub.verbs import HttpForm
 from headrace.pages import Listed
-from headrace.serving.http import serve
+from headrace.serving.http import PIECE_BYTES, serve
 
 
 class Echo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -27,6 +28,12 @@ class Echo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 ECHO = "/api/v1/text.echo"
 HELLO = {"text": "hello"}
+
+
+class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    about: Any = None
+    by: str = ""
 
 
 class NoStatus(HeadraceError):
@@ -150,6 +157,44 @@ class TestLimits:
             headers = {"content-type": "application/json"}
             answer = await client.post("/api/v1/text.echo", content=chunks(), headers=headers)
             assert answer.status_code == 413
+
+    @pytest.mark.parametrize("size", [PIECE_BYTES - 100, PIECE_BYTES, 3 * PIECE_BYTES + 1])
+    async def test_a_body_in_pieces_is_put_together_beside_the_event_loop_when_it_is_large(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+    ) -> None:
+        hub = frame(tmp_path)
+        apart: list[Any] = []
+        beside = hub.intake.apart
+
+        async def noted(work: Any) -> Any:
+            apart.append(work)
+            return await beside(work)
+
+        monkeypatch.setattr(hub.intake, "apart", noted)
+        text = "".join(chr(97 + number % 26) for number in range(1009)) * (size // 1009 + 1)
+        async with serving(hub) as client:
+            answer = await client.post(ECHO, json={"text": text[:size]}, timeout=60)
+        assert answer.json() == {"text": text[:size]}
+        assert len(apart) == (size >= PIECE_BYTES)
+
+    async def test_more_values_than_may_be_in_a_verb_and_in_a_path_of_its_own(self, tmp_path: Path) -> None:
+        hub = frame(tmp_path, limits=Limits(json_values_max=10))
+
+        async def noted(request: Note) -> Note:
+            return request
+
+        path = HttpForm("/api/notes/{name}", body="about", headers={"x-by": "by"})
+        hub.verbs.register("note.make", Note, noted, right="write", stream_field=None, http=path)
+        async with serving(hub, headers={"content-type": "application/json"}) as client:
+            fits = await client.post("/api/notes/a", content=b"[1,2]", headers={"x-by": "ann"})
+            assert fits.json() == {"name": "a", "about": [1, 2], "by": "ann"}
+            for where, body in (("notes/a", b"[%b]"), ("v1/note.make", b'{"name":"a","about":[%b]}')):
+                answer = await client.post(f"/api/{where}", content=body % b",".join([b"[]"] * 20))
+                assert (answer.status_code, answer.json()["error"]["code"]) == (422, "limit-exceeded")
+                assert "limits.json_values_max" in answer.json()["error"]["message"]
+            broken = await client.post("/api/notes/a", content=b'1,"name":"b"')
+            assert (broken.status_code, broken.json()["error"]["code"]) == (400, "bad-request")
+        assert 'headrace_verb_too_many_values_total{verb="note.make"} 2.0' in hub.metrics.text().decode()
 
 
 class TestBrowsers:

@@ -155,9 +155,18 @@ def test_the_pieces_of_large_messages_are_given_back_at_once() -> None:
     assert pauses.get(timeout=60) == memory.PIECES_S
     assert trims == [0, 0]  # and yet nothing is left
     go_on.release()
-    wait_until(lambda: not gives_back._is_at_work)
-    gives_back.after(memory.PIECES_BYTES)
-    pauses.get(timeout=60)
-    assert trims == [0, 0, 0]
+    assert pauses.get(timeout=60) == memory.LAST_S
+    assert trims == [0, 0]
     go_on.release()
+    wait_until(lambda: not gives_back._is_at_work)
+    assert trims == [0, 0, 0]  # what was still in use then
+    gives_back.after(memory.PIECES_BYTES)
+    assert pauses.get(timeout=60) == memory.PIECES_S
+    go_on.release()
+    assert pauses.get(timeout=60) == memory.LAST_S
+    gives_back.after(memory.PIECES_BYTES)  # before the last one: it goes on
+    go_on.release()
+    assert pauses.get(timeout=60) == memory.PIECES_S
+    assert trims == [0] * 5
+    go_on.release(2)
     memory.GivesBack(None).after(memory.PIECES_BYTES)

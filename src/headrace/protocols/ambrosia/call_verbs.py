@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 
 from headrace.errors import BadRequest, Forbidden, HeadraceError, MethodRaised, StillRunning
+from headrace.hub.intake import LARGE_BYTES
 from headrace.hub.verbs import HttpForm, Nothing, Right, Verbs
 from headrace.protocols.ambrosia.binding.look import Look
 from headrace.protocols.ambrosia.binding.methods import (
@@ -52,7 +53,7 @@ class CallRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     method: str
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, msgspec.Raw] = {}
     key: str | None = None
     """Which instance of a keyed immortal."""
     idempotency_key: str | None = None
@@ -92,7 +93,7 @@ class FulfilRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     token: str
-    value: Any = None
+    value: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
     error: str | None = None
 
 
@@ -186,9 +187,8 @@ class CallVerbs:
         if interface is not None:
             method = interface.method(request.name, request.method)
             interface.check(request.name, method, request.arguments, request.key)
-        arguments = msgspec.json.encode(
-            request.arguments if request.key is None else {**request.arguments, KEY_FIELD: request.key}
-        )
+        given = request.arguments if request.key is None else {**request.arguments, KEY_FIELD: request.key}
+        arguments = await self._encoded(given, sum(map(len, request.arguments.values())))
         called = f"{request.name}.{request.method}"
         if method.query:
             return await self._ask(
@@ -248,7 +248,8 @@ class CallVerbs:
     async def fulfil(self, request: FulfilRequest) -> Called:
         """Give a waiting method its value."""
         instance = self._permitted(request.name, "write", "immortal.fulfil")
-        arguments = msgspec.json.encode({"token": request.token, "value": request.value, "error": request.error})
+        given = {"token": request.token, "value": request.value, "error": request.error}
+        arguments = await self._encoded(given, len(request.value))
         return await self._tell(instance, "immortal.fulfil", FULFIL_METHOD, arguments)
 
     async def cancel(self, request: CancelRequest) -> Called:
@@ -257,6 +258,11 @@ class CallVerbs:
         number = self._coordinator.outside.number_of(instance.name, request.idempotency_key)
         arguments = msgspec.json.encode({"call": number, "reason": request.reason})
         return await self._tell(instance, "immortal.cancel", CANCEL_METHOD, arguments)
+
+    async def _encoded(self, given: dict[str, Any], size: int) -> bytes:
+        if size < LARGE_BYTES:
+            return msgspec.json.encode(given)
+        return await self._hub.intake.apart(lambda: msgspec.json.encode(given))
 
     async def _tell(self, instance: Instance, verb: str, method: int, arguments: bytes) -> Called:
         telling = self._coordinator.outside.call(instance, method, arguments, uuid.uuid4().hex, WAIT_S_MAX)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
+from msgspec import Raw
 
 from headrace.errors import BadRequest
 
@@ -16,15 +17,11 @@ KEY_FIELD: Final = "@key"
 """The field of the arguments that says which instance of a keyed immortal is meant."""
 METHOD_FIELD: Final = "@method"
 """The field of a record in the inbox that names the method, for protocols that cannot choose a record's type."""
-_KINDS: Final[dict[str, tuple[type, ...]]] = {
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-    "array": (list,),
-    "object": (dict,),
-    "null": (type(None),),
-}
+_KINDS: Final = frozenset({"string", "integer", "number", "boolean", "array", "object", "null"})
+_KIND_OF: Final = {b'"': "string", b"t": "boolean", b"f": "boolean", b"[": "array", b"{": "object", b"n": "null"}
+"""By the first byte; all else is a number."""
+SHOWN_MAX: Final = 60
+"""As much of a wrong argument is told."""
 
 
 class MethodInterface(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -58,7 +55,7 @@ class Interface(msgspec.Struct, frozen=True, omit_defaults=True):
         known = ", ".join(method.name for method in self.methods) or "none"
         raise BadRequest(f"immortal {immortal!r} has no method {name!r}; it has {known}")
 
-    def check(self, immortal: str, method: MethodInterface, arguments: dict[str, Any], key: str | None) -> None:
+    def check(self, immortal: str, method: MethodInterface, arguments: dict[str, Raw], key: str | None) -> None:
         """Refuse arguments that the method cannot take. The program itself checks them once more, in depth."""
         call = f"{immortal}.{method.name}"
         unknown = [name for name in arguments if name not in method.parameters]
@@ -82,7 +79,7 @@ def read_interface(key: bytes, value: bytes) -> Interface:
     return msgspec.json.decode(value, type=Interface)
 
 
-def _mismatch(schema: dict[str, Any], value: Any) -> str | None:
+def _mismatch(schema: dict[str, Any], value: Raw) -> str | None:
     """The kind of value that was wanted, if this is another; the outermost layer only."""
     kinds = schema.get("type")
     if not isinstance(kinds, str):
@@ -93,13 +90,21 @@ def _mismatch(schema: dict[str, Any], value: Any) -> str | None:
     return None if kinds not in _KINDS or _is_kind(kinds, value) else f"of type {kinds}"
 
 
-def _is_kind(kind: str, value: Any) -> bool:
-    return isinstance(value, _KINDS[kind]) and (kind == "boolean" or not isinstance(value, bool))
+def _is_kind(kind: str, value: Raw) -> bool:
+    text = bytes(memoryview(value)[:SHOWN_MAX])
+    known = _KIND_OF.get(text[:1])
+    if known is None:
+        known = "number" if any(each in text for each in (b".", b"e", b"E")) else "integer"
+    return known == kind or (known == "integer" and kind == "number")
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "…"
+def _shown(value: Raw) -> str:
+    if len(value) > SHOWN_MAX:
+        return bytes(memoryview(value)[: SHOWN_MAX - 3]).decode(errors="replace") + "…"
+    try:
+        return repr(msgspec.json.decode(value))
+    except msgspec.DecodeError:  # a number that is out of range
+        return bytes(value).decode()
 
 
 def openapi(interfaces: dict[str, Interface]) -> dict[str, Any]:

@@ -178,14 +178,26 @@ def _check_range(where: str, stream: str, partition: int, start: Start, end: End
         raise errors.BadRequest(f"{where}: 'end' is {end}, below 'start' {start}")
 
 
+class _Named(msgspec.Struct):
+    """What tells messages apart that come in one place."""
+
+    sql: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    verb: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+def has_field(data: bytes, name: Literal["sql", "verb"]) -> bool:
+    """Whether a message is an object that has this field. What is no message, or too large to be one, has not."""
+    if len(data) > MESSAGE_BYTES_MAX or f'"{name}"'.encode() not in data:
+        return False
+    try:
+        return getattr(msgspec.json.decode(data, type=_Named), name) is not msgspec.UNSET
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+
+
 def decode_sql_ticket(data: bytes) -> SqlTicket | None:
     """A `do_get` ticket of a query; None for one that reads a stream."""
-    if b'"sql"' not in data[:MESSAGE_BYTES_MAX]:
-        return None
-    try:
-        if "sql" not in msgspec.json.decode(data, type=dict[str, msgspec.Raw]):
-            return None
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    if not has_field(data, "sql"):
         return None
     ticket = _decode(data, SqlTicket, "ticket")
     if ticket.limit is not None and not 0 <= ticket.limit <= INDEX_MAX:

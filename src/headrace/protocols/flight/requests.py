@@ -28,6 +28,7 @@ import msgspec
 
 from headrace.admin.records import StreamAppend
 from headrace.errors import BadRequest, HeadraceError
+from headrace.jsontext import check_utf8
 from headrace.protocols.flight.codec import ErrorBody, encode
 
 OFFER_ACTION: Final = "line.open"
@@ -103,6 +104,7 @@ def framed(message: Request | Answer) -> bytes:
 def decode_request(data: bytes) -> Request:
     """What a client asks."""
     try:
+        check_utf8(data)
         request = _REQUEST.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the request is not valid: {error}") from None

@@ -11,14 +11,18 @@ Every row is one call, and the next is read when it is answered. The first refus
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from headrace.errors import BadRequest, LimitExceeded
-from headrace.protocols.flight.codec import MESSAGE_BYTES_MAX
+from headrace.protocols.flight.codec import has_field
+from headrace.units import KIB
+
+FIELDS_BYTES_MAX: Final = 64 * KIB
+"""All fields of a request but the one with the bytes."""
 
 
 class VerbCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,11 +33,9 @@ class VerbCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def decode_verb_command(data: bytes) -> VerbCommand | None:
     """The descriptor command of a put into a verb; None for one that appends to a stream."""
-    if b'"verb"' not in data[:MESSAGE_BYTES_MAX]:
+    if not has_field(data, "verb"):
         return None
     try:
-        if "verb" not in msgspec.json.decode(data, type=dict[str, msgspec.Raw]):
-            return None
         return msgspec.json.decode(data, type=VerbCommand)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequest(f"the descriptor command is not valid: {error}") from None
@@ -76,8 +78,8 @@ def _field(schema: pa.Schema) -> str:
 
 def _decode_request(metadata: pa.Buffer | None) -> dict[str, Any]:
     data = b"{}" if metadata is None else metadata.to_pybytes()
-    if len(data) > MESSAGE_BYTES_MAX:
-        raise BadRequest(f"the app_metadata has {len(data)} bytes, above the maximum of {MESSAGE_BYTES_MAX}")
+    if len(data) > FIELDS_BYTES_MAX:
+        raise BadRequest(f"the app_metadata has {len(data)} bytes, above the maximum of {FIELDS_BYTES_MAX}")
     try:
         return msgspec.json.decode(data, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -25,7 +25,7 @@ A = settings(a=ImmortalSection())
 
 def call(hub: Hub, principal: Principal = EVERYTHING, **request: Any) -> asyncio.Future[Any]:
     asked = {"name": "a", "method": "add", "wait_s": 25.0, **request}
-    return asyncio.ensure_future(hub.verbs.call("immortal.call", asked, principal))
+    return asyncio.ensure_future(hub.verbs.call("immortal.call", msgspec.json.encode(asked), principal))
 
 
 async def heard(binding: RawBinding) -> Call:

@@ -8,6 +8,8 @@ from headrace import errors
 from headrace.log.columns import SCHEMA
 from headrace.protocols.flight import codec
 from headrace.protocols.flight.codec import AtTime, PutAck, PutColumns, PutCommand, PutMetadata, Range, ReadTicket
+from headrace.protocols.flight.requests import decode_request
+from headrace.protocols.flight.verb_puts import decode_verb_command
 
 
 def refused(call, *arguments) -> str:
@@ -292,3 +294,20 @@ def test_split_keeps_order_and_never_cuts_a_record():
 
 def test_a_ticket_of_one_stream_has_one_range():
     assert codec.ticket_ranges(ReadTicket("a", 1, 2, 3)) == (Range("a", 1, 2, 3),)
+
+
+def test_what_is_too_large_to_be_a_message_is_not_looked_into() -> None:
+    fields = b",".join(b'"%d":0' % number for number in range(500_000))
+    for name, decode in (("sql", codec.decode_sql_ticket), ("verb", decode_verb_command)):
+        large = b'{"%b":"x",%b}' % (name.encode(), fields)
+        assert len(large) > codec.MESSAGE_BYTES_MAX
+        assert decode(large) is None  # whoever reads it as the other message refuses it for its size
+        assert codec.has_field(large[:1000] + b"}", name) is False
+        assert codec.has_field(b'{"other":[{}],"%b":null}' % name.encode(), name)
+
+
+def test_what_a_line_stores_as_json_is_utf8() -> None:
+    asked = b'{"append":{"stream":"orders","records":[{"json":"%b"}]}}'
+    assert decode_request(asked % "ä".encode()).append is not None
+    with pytest.raises(errors.BadRequest, match="the request is not valid"):
+        decode_request(asked % b"\xff")

@@ -73,6 +73,7 @@ def test_each_row_is_answered_in_turn(server):
         ("test.echo", BODY, bodies(None), b"{}", "bad-request", "null in a row"),
         ("test.echo", BODY, bodies(b"a"), b"[1]", "bad-request", "app_metadata"),
         ("test.echo", BODY, bodies(b"a"), b'{"colour": 1}', "bad-request", "colour"),
+        ("test.echo", BODY, bodies(b"a"), b'{"word": "%b"}' % (b"x" * 65_536), "bad-request", "maximum of 65536"),
         ("test.echo", BODY, bodies(b"a" * 1001), b"{}", "limit-exceeded", "flight.action_bytes_max"),
     ],
 )
