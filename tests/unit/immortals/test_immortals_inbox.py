@@ -21,6 +21,7 @@ from headrace.protocols.wallaroo.client import Connector
 ORDER = method_id("order")
 PLAIN, DESCRIBED = Inbox(), Inbox(described=True)
 KEYED = Inbox(described=True, keyed=True)
+TOO_DEEP = b'{"@method":"x","a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 
 
 class Notes(Immortal):
@@ -43,6 +44,9 @@ class Notes(Immortal):
         (DESCRIBED, ("9", None, b'{"@method":"order","a":1}'), (ORDER, b'{"a":1}')),
         (DESCRIBED, (None, None, b'{"@method": "@fulfil", "token": "t"}'), (FULFIL_METHOD, b'{"token":"t"}')),
         (DESCRIBED, ("order", None, b'broken "@method"'), (ORDER, b'broken "@method"')),
+        (DESCRIBED, ("order", None, b'{"@method":"x","a":"\xff"}'), (ORDER, b'{"@method":"x","a":"\xff"}')),
+        (DESCRIBED, ("order", None, TOO_DEEP), (ORDER, TOO_DEEP)),
+        (DESCRIBED, ("9", None, b'{"@method":"order","a":[1, 2]}'), (ORDER, b'{"a":[1, 2]}')),
         (DESCRIBED, ("order", None, b'{"@method":7}'), (ORDER, b'{"@method":7}')),
         (KEYED, ("order", b"alice", b'{"a":1}'), (ORDER, b'{"@key":"alice","a":1}')),
         (KEYED, ("1", None, b'{"@method":"order","@key":"bob"}'), (ORDER, b'{"@key":"bob"}')),

@@ -16,6 +16,7 @@ import msgspec
 from headrace.errors import BadRequest, Forbidden, HeadraceError, MethodRaised, StillRunning
 from headrace.hub.intake import LARGE_BYTES
 from headrace.hub.verbs import HttpForm, Nothing, Right, Verbs
+from headrace.jsontext import check_utf8
 from headrace.protocols.ambrosia.binding.look import Look
 from headrace.protocols.ambrosia.binding.methods import (
     CANCEL_METHOD,
@@ -316,11 +317,12 @@ def _called(what: str, answer: Return | None) -> Called:
     if answer.kind == BodyKind.EXCEPTION:
         try:
             text = str(msgspec.json.decode(answer.value))
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             text = answer.value.decode(errors="replace")
         raise MethodRaised(f"{what} raised {text}")
     try:
-        msgspec.json.decode(answer.value)
-    except msgspec.DecodeError:
+        check_utf8(answer.value)
+        msgspec.json.decode(answer.value, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise MethodRaised(f"{what} returned {len(answer.value)} bytes that are not JSON") from None
     return Called(msgspec.Raw(answer.value))

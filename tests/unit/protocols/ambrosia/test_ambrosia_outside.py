@@ -55,7 +55,10 @@ async def test_any_binding_can_be_called_and_answers() -> None:
         for kind, value, sentence in (
             (BodyKind.EXCEPTION, b'"ValueError: no"', "a.add raised ValueError: no"),
             (BodyKind.EXCEPTION, b"\xff", "a.add raised"),
+            (BodyKind.EXCEPTION, b'"\xff"', "a.add raised"),
             (BodyKind.VALUE, b"\xff", "returned 1 bytes that are not JSON"),
+            (BodyKind.VALUE, b'"\xff"', "returned 3 bytes that are not JSON"),
+            (BodyKind.VALUE, b"[" * 100_000, "returned 100000 bytes that are not JSON"),
         ):
             waiting = call(hub)
             answer(binding, await heard(binding), value, kind)

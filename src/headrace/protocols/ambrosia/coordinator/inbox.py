@@ -12,10 +12,11 @@ counts only for programs that have said what their methods are called; the argum
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
+from headrace.jsontext import check_utf8
 from headrace.protocols.ambrosia.binding.methods import OWN_NAMES, method_id, with_key
 from headrace.protocols.ambrosia.interface import KEY_FIELD, METHOD_FIELD
 
@@ -56,8 +57,9 @@ def _named(payload: bytes) -> tuple[str | None, bytes]:
     if _METHOD_FIELD_BYTES not in payload:
         return None, payload
     try:
-        arguments = msgspec.json.decode(payload, type=dict[str, Any])
-    except msgspec.MsgspecError:
+        check_utf8(payload)
+        arguments = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
+        said = msgspec.json.decode(arguments.pop(METHOD_FIELD, b"null"), type=str)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None, payload
-    said = arguments.pop(METHOD_FIELD, None)
-    return (said, msgspec.json.encode(arguments)) if isinstance(said, str) else (None, payload)
+    return said, msgspec.json.encode(arguments)
