@@ -11,6 +11,7 @@ import codecs
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.units import KIB
 
@@ -55,6 +56,7 @@ def count_values(text: Text) -> int:
     return count
 
 
-def _between(octets: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _between(octets: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Where a comma or an opening bracket is."""
-    return (octets == _COMMA) | ((octets | _BRACKET_OR_BRACE) == _BRACE)
+    found: NDArray[np.bool_] = (octets == _COMMA) | ((octets | _BRACKET_OR_BRACE) == _BRACE)
+    return found

@@ -177,7 +177,7 @@ def _payload_of(number: int, record: NewRecord) -> bytes:
         raise BadRequest(f"records[{number}]: give exactly one of 'payload' (base64), 'text', 'json'")
     if isinstance(record.json, msgspec.Raw):
         return bytes(record.json)
-    return record.payload if record.text is None else record.text.encode()
+    return record.text.encode() if record.text is not None else record.payload or b""
 
 
 def _size_of(record: NewRecord) -> int:

@@ -49,3 +49,21 @@ async def test_instances_of_a_key(world: Any) -> None:
     async with serve(Cart, "carts", hub=world.address):
         content = await asyncio.to_thread(world.client.immortal("carts", key="alice").content)
         assert content == ["alice:pear", "alice:plum"]
+
+
+BROKEN = [b"x", b"[]", b'"x"', b"null", b'{"token": "\xff"}', b'{"call": {}, "token": {}}', b"[[]]", b"[" * 100_000]
+
+
+@pytest.mark.parametrize("kind", ["@fulfil", "@cancel", "add"])
+async def test_what_is_broken_in_the_inbox_stops_nobody(world: Any, kind: str) -> None:
+    key = f"beside {kind}"
+    cart = world.client.immortal("carts", key=key)
+    async with serve(Cart, "carts", hub=world.address):
+        await asyncio.to_thread(cart.add, item="fig")
+        await asyncio.to_thread(world.client.append, "immortal/carts/inbox", BROKEN, type=kind, key=key)
+        await asyncio.to_thread(world.client.append, "immortal/carts/inbox", {"item": "nut"}, type="add", key=key)
+        content: list[str] = []
+        async with asyncio.timeout(30):
+            while len(content) < 2:
+                content = await asyncio.to_thread(cart.content)
+        assert content == [f"{key}:fig", f"{key}:nut"]

@@ -372,7 +372,7 @@ class Cell:
 
     def _own(self, message: Call, kind: type[Said]) -> Said | None:
         try:
-            return msgspec.json.decode(message.arguments, type=kind)
+            return from_json(message.arguments, kind)  # type: ignore[no-any-return]
         except msgspec.MsgspecError as malformed:  # not ours: somebody else used our number
             self.immortal.on_error("outside", malformed)
             return None
@@ -492,7 +492,7 @@ OWN_METHODS: Final[dict[int, Callable[[Cell, Call], None]]] = {
 
 def _text(data: bytes) -> str:
     try:
-        return str(msgspec.json.decode(data))
+        return str(from_json(data))
     except msgspec.DecodeError:
         return data.decode(errors="replace")
 

@@ -21,6 +21,7 @@ from headrace.protocols.ambrosia.binding.methods import (
     TIMER_METHOD,
 )
 from headrace.protocols.ambrosia.binding.queries import key_in
+from headrace.protocols.ambrosia.binding.values import from_json
 from headrace.protocols.ambrosia.codec import Call, Return, RpcType
 
 if TYPE_CHECKING:
@@ -45,6 +46,14 @@ class SavedCells(msgspec.Struct, array_like=True):
     """Keys of cells in which a method waits."""
     timers: dict[str, list[tuple[int, int]]]
     """Of all others: when, and which."""
+
+
+def _field(arguments: bytes, name: str) -> object:
+    """What a message says that anybody may have sent."""
+    try:
+        return from_json(arguments, dict[str, object]).get(name)
+    except msgspec.MsgspecError:
+        return None
 
 
 def read_state(blob: bytes, key: str | None) -> dict[str, Any] | None:
@@ -115,11 +124,12 @@ class KeyedCells:
                 self._hand(cell, message)
             return
         if message.method == FULFIL_METHOD:
-            token = msgspec.json.decode(message.arguments, type=dict[str, object]).get("token")
+            token = _field(message.arguments, "token")
             cell = self.find(str(token).partition("@")[2]) or self._engine.cell
         elif message.method == CANCEL_METHOD:
-            number = msgspec.json.decode(message.arguments, type=dict[str, object]).get("call")
-            cell = next((each for each in self.live.values() if number in each.origin), self._engine.cell)
+            number = _field(message.arguments, "call")
+            called = (each for each in self.live.values() if isinstance(number, int) and number in each.origin)
+            cell = next(called, self._engine.cell)
         else:
             key = key_in(message.arguments)
             if key is None:

@@ -15,7 +15,7 @@ import msgspec
 
 from headrace.protocols.ambrosia.binding.look import look
 from headrace.protocols.ambrosia.binding.methods import INSTANCES_METHOD, LOOK_METHOD
-from headrace.protocols.ambrosia.binding.values import to_json
+from headrace.protocols.ambrosia.binding.values import from_json, to_json
 from headrace.protocols.ambrosia.codec import BodyKind, Call, Return
 from headrace.protocols.ambrosia.interface import KEY_FIELD
 
@@ -40,9 +40,10 @@ class _Keyed(msgspec.Struct):
 def key_in(arguments: bytes) -> str | None:
     """The key that arguments carry."""
     try:
-        return msgspec.json.decode(arguments, type=_Keyed).key if arguments else None
+        keyed: _Keyed | None = from_json(arguments, _Keyed) if arguments else None
     except msgspec.MsgspecError:
         return None
+    return None if keyed is None else keyed.key
 
 
 def answer_query(engine: Engine, message: Call) -> Return:

@@ -51,8 +51,11 @@ def to_json(value: Any) -> bytes:
 
 
 def from_json(data: bytes, kind: Any = Any) -> Any:
-    """A value that came, as what was declared."""
-    return msgspec.json.decode(data, type=kind, dec_hook=_decode_other)
+    """A value that came, as what was declared. Whatever is wrong with it, that is a `msgspec.DecodeError`."""
+    try:
+        return msgspec.json.decode(data, type=kind, dec_hook=_decode_other)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from None
 
 
 def json_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
