@@ -9,7 +9,7 @@ import asyncio
 import logging
 import ssl
 from asyncio import Future
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import HeadraceError, LogFailed, UnknownStream
@@ -98,7 +98,7 @@ class RecordTable(TableCache):
     def _store(self, key: bytes, value: bytes, expect: Any, expiry: Expiry | None, record: Any) -> Future[Any]:
         return super().put(key, value, expect, expiry)
 
-    def put_many(self, pairs: list[tuple[bytes, bytes]], expiry: Expiry | None = None) -> Future[Any]:
+    def put_many(self, pairs: Sequence[tuple[bytes, bytes]], expiry: Expiry | None = None) -> Future[Any]:
         """One by one: each is told to the book. None if one of them cannot be read."""
         for key, value in pairs:
             _identity(key)
