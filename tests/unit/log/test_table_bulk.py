@@ -207,7 +207,7 @@ def test_a_table_can_be_cleared_on_a_full_disk() -> None:
     fill(log, 20)
     log.settings = msgspec.structs.replace(log.settings, disk_reserve_bytes=20_000)
     with pytest.raises(DiskFull):
-        do(log, ops.DeleteMany("state", [b"1"]))
+        do(log, ops.PutMany("state", [b"1"], [b""]))
     assert do(log, ops.ClearTable("state")) == 20
 
 
