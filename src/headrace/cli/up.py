@@ -88,8 +88,10 @@ def up(
     log_lines.set_up(loaded.config.logging)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     unfolding.bound(loaded.config.section(Flight).unfolded_bytes_max)
+    from headrace.serving.memory import keep_large_apart
     from headrace.serving.runtime import run
 
+    keep_large_apart()
     with asyncio.Runner(loop_factory=_loop_factory(loaded.config.limits.event_loop)) as runner:
         raise typer.Exit(runner.run(run(loaded, ready_file=ready_file, on_ready=_announce)))
 

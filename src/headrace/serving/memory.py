@@ -7,6 +7,7 @@ A hub that has gone quiet hands it back.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import threading
@@ -17,6 +18,8 @@ from headrace.units import MIB
 
 QUIET_S = 2.0
 MUCH_BYTES = 64 * MIB
+M_MMAP_THRESHOLD = -3
+"""A number of `mallopt`."""
 PIECES_BYTES = 16 * MIB
 """So much may have come in pieces since they were last given back."""
 LARGE_BYTES = 4 * MIB
@@ -41,6 +44,13 @@ def read_statm() -> str:
     """What Linux says of the memory of this process, in pages."""
     with open("/proc/self/statm", encoding="ascii") as file:
         return file.read()
+
+
+def keep_large_apart() -> None:
+    """Have glibc take memory of its own for each large piece, and return it with the piece. By itself it raises what it
+    takes for large with the largest that was freed, up to 32 MiB, and then keeps what large messages leave."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 def find_trim() -> Callable[[int], int] | None:

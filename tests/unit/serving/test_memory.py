@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import queue
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -170,3 +172,32 @@ def test_the_pieces_of_large_messages_are_given_back_at_once() -> None:
     assert trims == [0] * 5
     go_on.release(2)
     memory.GivesBack(None).after(memory.PIECES_BYTES)
+
+
+@pytest.mark.skipif(find_trim() is None, reason="the C library is not glibc")
+def test_what_a_large_message_leaves_goes_back_at_once() -> None:
+    """Also when a larger one was freed before: then glibc by itself would keep it."""
+    program = """
+import ctypes, os, sys
+from headrace.serving.memory import keep_large_apart
+if sys.argv[1:]:
+    keep_large_apart()
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+def resident() -> int:
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+libc.free(libc.malloc(30 << 20))
+before = resident()
+pieces = [libc.malloc(20 << 20) for _ in range(4)]
+for piece in pieces:
+    ctypes.memset(piece, 1, 20 << 20)
+held = libc.malloc(200 << 10)
+for piece in pieces:
+    libc.free(piece)
+print(resident() - before)
+"""
+    left = [
+        int(subprocess.run([sys.executable, "-c", program, *more], capture_output=True, text=True, check=True).stdout)
+        for more in ((), ("apart",))
+    ]
+    assert left[0] > 60 > 20 > left[1]
