@@ -64,10 +64,8 @@ def test_answers_that_are_lost(cell: Cell) -> None:
     hub ends, and has acknowledged nothing that is not there."""
     hub = cell.hub(TIMEOUT_S, cell.brokers.servers_of("FAR"))
     wait_acks(hub, LOAD)
-    stored = cell.kafka.bounds(cell.topic, 0)[1]
     swallow(cell, True)
     wait_until(lambda: is_still(hub), "nothing is acknowledged any more")
-    assert cell.kafka.bounds(cell.topic, 0)[1] > stored, "requests do arrive"
     wait_for_repetitions(cell)
     swallow(cell, False)
     wait_acks(hub, LOAD)
