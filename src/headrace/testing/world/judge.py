@@ -74,7 +74,7 @@ class Judge:
             found.records.update(zip(indexes, map(plain, payloads), strict=True))
             found.times.extend(records.column("time").cast(pa.int64()).to_pylist())
             at = indexes[-1] + 1
-        return found
+        return found._replace(first=self._hub.bounds(name, partition).first)  # it may have been trimmed meanwhile
 
     # -- streams ---------------------------------------------------------------------------------------------------
 
