@@ -243,11 +243,12 @@ class Worker(TcpServer["Connection"]):
             for name, point in self.hub.producers(request.stream).items()
             if name == PRODUCER or name.startswith(OWN)
         }
-        behind = min(known.values(), default=None)
-        if behind is not None and request.point is not None and request.point > behind:
+        behind = min(known.values(), default=-1)  # without a point a connector is at the beginning
+        if request.point is not None and request.point > behind:
+            place = f"message id {behind}" if known else "the beginning"
             raise BadRequest(
-                f"stream {request.stream!r} is stored up to message id {behind} of a connector, which is before "
-                f"{request.point}: it would not send what lies between. Rewind to {behind} or before"
+                f"a connector of stream {request.stream!r} is at {place}, which is before {request.point}: it would "
+                f"not send what lies between. Rewind to {place}{' or before' if known else ''}"
             )
         names = list(known) or [PRODUCER]
         await self.hub.transact([SetProducer(request.stream, name, request.point) for name in names])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from headrace.config import Ambrosia, Config, ImmortalSection, Log
 from headrace.config.address import split_address
 from headrace.protocols.ambrosia import codec
 from headrace.protocols.ambrosia.codec import AttachTo, Call, Checkpoint, Signal, Type
+from headrace.protocols.ambrosia.session import State
 from headrace.testing import MemoryDisk, memory_hub
 
 VECTORS = Path(__file__).parents[3] / "conformance" / "vectors" / "ambrosia.json"
@@ -179,6 +181,36 @@ async def test_transcript_standby_and_promotion() -> None:
         await play(standby, steps[3:])
         standby.say(impulse(b"now allowed"))
         assert (await standby.calls(1))[0].arguments == b"now allowed"
+        await standby.close()
+
+
+async def test_a_standby_is_promoted_behind_the_checkpoint_that_it_is_being_sent() -> None:
+    """In the middle of the blob the signal would be taken for a part of it. Found by seed 615910 of the world."""
+    async with memory_hub(settings(a=ImmortalSection(standby=True))) as hub, coordinator(hub) as ports:
+        primary = await RawBinding.to(ports, "a")
+        await primary.first_start()
+        instance = ports.coordinator.instances["a"]
+        primary.say(Signal(Type.TAKE_CHECKPOINT))
+        assert await primary.signal() == Type.TAKE_CHECKPOINT
+        primary.say(Checkpoint(5), b"later")
+        await until(lambda: len(instance.checkpoints()) == 2)  # nothing is logged behind this one
+        read, gate, begun = hub.read_checkpoint, asyncio.Event(), asyncio.Event()
+
+        async def slowly(id: int) -> AsyncIterator[bytes]:
+            begun.set()
+            await gate.wait()
+            async for piece in read(id):
+                yield piece
+
+        hub.read_checkpoint = slowly  # type: ignore[method-assign]
+        standby = await RawBinding.to(ports, "a")
+        await begun.wait()
+        (link,) = instance.standbys
+        await primary.close()
+        await until(lambda: link.session.state is State.RUNNING)
+        gate.set()
+        assert await standby.checkpoint() == b"later"
+        assert await standby.signal() == Type.BECOMING_PRIMARY
         await standby.close()
 
 

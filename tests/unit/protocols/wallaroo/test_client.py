@@ -219,7 +219,7 @@ async def test_no_connector_is_rewound_to_what_it_has_not_sent(dialect: str) -> 
         stream = await client.stream("s")
         await stream.send_many([Item(n, b"x") for n in range(1, 11)])
         await stream.flush()
-        with pytest.raises(BadRequest, match="stored up to message id 10 .* before 11"):
+        with pytest.raises(BadRequest, match="is at message id 10, which is before 11"):
             await rewind(hub, "s", 11)
         await stream.send_many([Item(n, b"x") for n in range(11, 21)])
         await stream.flush()

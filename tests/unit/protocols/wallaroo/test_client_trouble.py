@@ -10,10 +10,12 @@ import pytest
 from support.until import until
 from support.wallaroo_peer import hub_and_address, records, rewind
 
+from headrace.log.ops import SetProducer
 from headrace.protocols.wallaroo import client as client_module
 from headrace.protocols.wallaroo import frames
 from headrace.protocols.wallaroo.client import Connector, ConnectorFailed
 from headrace.protocols.wallaroo.codec import V3
+from headrace.protocols.wallaroo.worker import PRODUCER
 
 
 def connector(address: str, attempts_max: int) -> Connector:
@@ -96,7 +98,7 @@ async def test_a_restart_may_name_another_address_that_is_there() -> None:
             await stream.send(b"one")
             await stream.flush()
             await second.create_stream("s")
-            await rewind(second, "s", 1)  # as if it had got a copy
+            await second.transact([SetProducer("s", PRODUCER, 1)])  # as if it had got a copy
             await rewind(first, "s", 1)
             await until(lambda: client.connections == 2)
             await stream.send(b"two")

@@ -307,10 +307,21 @@ async def test_a_rewind_moves_the_points_of_all_connectors_that_ever_had_the_str
         assert hub.producers("s") == {"someone else": 9}
 
 
-async def test_a_stream_that_nobody_sent_to_can_be_given_a_point() -> None:
+async def test_a_connector_at_the_beginning_is_not_sent_forward() -> None:
+    """Nobody has sent anything, or all of it was sent back: it would not send what is before the point."""
     async with hub_and_address() as (hub, address):
         await hub.create_stream("s")
-        assert (await rewind(hub, "s", 4)).before is None
+        with pytest.raises(BadRequest, match="is at the beginning, which is before 4"):
+            await rewind(hub, "s", 4)
+        assert (await rewind(hub, "s", None)).before is None
         async with await Peer.connect(address) as peer:
             await peer.hello()
-            assert (await peer.notify(1, b"s")).point == 4
+            await peer.introduce(1, b"s")
+            peer.send(Message(1, 7, b"x"))
+            await peer.acked(1, 7)
+            await rewind(hub, "s", None, how="close")
+        with pytest.raises(BadRequest, match="is at the beginning, which is before 5"):
+            await rewind(hub, "s", 5)
+        async with await Peer.connect(address) as peer:
+            await peer.hello()
+            assert (await peer.notify(1, b"s")).point == NO_POINT

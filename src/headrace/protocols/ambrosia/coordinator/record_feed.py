@@ -74,6 +74,8 @@ class RecordFeed:
         self.sent_bytes = 0
         self._live = False
         self._held = False
+        self._behind_blob: list[bytes] | None = None
+        """What is to be said once a blob that is being sent is whole."""
         self._wake = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -108,18 +110,28 @@ class RecordFeed:
 
     def send_signal(self, kind: Type) -> None:
         """A control record."""
-        self._transport.write(encode_signal_record(self._registration.committer, kind))
+        self._say(encode_signal_record(self._registration.committer, kind))
 
     def send_control(self, message: bytes) -> None:
         """A message between the records, which no replay repeats."""
-        self._transport.write(encode_record(self._registration.committer, SEQUENCE_CONTROL, message))
+        self._say(encode_record(self._registration.committer, SEQUENCE_CONTROL, message))
+
+    def _say(self, record: bytes) -> None:
+        """Behind a blob that is being sent: its bytes stand alone, and the binding takes as many as it was promised."""
+        if self._behind_blob is None:
+            self._transport.write(record)
+        else:
+            self._behind_blob.append(record)
 
     async def send_checkpoint(self, info: CheckpointInfo) -> None:
         """The stored checkpoint: its record, then the blob piece by piece."""
+        self._behind_blob = []
         self._transport.write(encode_checkpoint_record(self._registration.committer, info.size))
         async for piece in self._hub.read_checkpoint(info.id):
             self._transport.write(piece)
             await self._writable.wait()
+        waiting, self._behind_blob = self._behind_blob, None
+        self._transport.write(b"".join(waiting))
 
     def offer(self, records: list[LoggedRecord]) -> None:
         """Records that have just become durable."""

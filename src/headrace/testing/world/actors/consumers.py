@@ -158,8 +158,8 @@ class CursorReader(Reader):
             self.book.wrong.append(f"{self.name}: the cursor was at {self.saved} and is at {found}: it went back")
         if found is None:  # from here on retention has to keep what comes
             await self._ask_to_save(0)
-            found = self.saved = int((await self.verb("stream.bounds", **self.place))[0]["first"])
-        return found
+            found = self.saved = 0
+        return found or int((await self.verb("stream.bounds", **self.place))[0]["first"])  # what was before has gone
 
     async def _read_from(self, at: int) -> int:
         page = await self.verb("stream.read", **self.place, start=at, limit=50, text=True)
@@ -178,7 +178,8 @@ class CursorReader(Reader):
         times = {int(record["index"]): int(record["time_us"]) for record in records}
         index = self.random.choice(sorted(times))
         found = int((await self.verb("stream.index-at-time", **self.place, time_us=times[index]))["index"])
-        if found > index or times.get(found - 1, times[index] - 1) >= times[index]:
+        is_late = found > max(index, self.book.trimmed.get(self.stream, 0))
+        if is_late or times.get(found - 1, times[index] - 1) >= times[index]:
             self.book.wrong.append(f"{self.name} asked for the time of {self.stream}/{index} and was told {found}")
 
 
