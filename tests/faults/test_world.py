@@ -29,6 +29,11 @@ FAILED: dict[int, str] = {
     10: "a key that a transaction had looked at and then put was changed by another meanwhile, and nobody was told",
     500324: "a rewind moved the point of a Wallaroo connector forward, and it skipped what lay between",
     601843: "an immortal could be registered with an address that is none, and the next start set it aside",
+    615602: "work of a link that failed as the link ended was logged as an error that nobody had handled",
+    615910: "a standby was promoted in the middle of the checkpoint that it was being sent, and took the signal for it",
+    616166: "a rewind sent a Wallaroo connector forward that had stored nothing yet",
+    617326: "acknowledged records were lost after two power cuts: two journal files began with the same frame",
+    617743: "a consumer's position that could not be saved behind a failed poll was an error that nobody had handled",
 }
 """Every seed that found a bug of the hub, and which. A change of the world changes what its seeds do: the same bugs are
 among those on purpose in `world_bugs.py`, which says after how many seeds they are found now."""

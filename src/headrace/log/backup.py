@@ -231,7 +231,8 @@ def _stage_journal(log: Log, root: Path, staging: Path) -> dict[str, int]:
         name = f"{journal.DIRECTORY}/{file.name}"
         first = journal.first_sequence_of(name)
         if first < now.first_sequence or (first == now.first_sequence and now.size):
-            sizes[name] = now.size if first == now.first_sequence else file.stat().st_size
+            size = file.stat().st_size
+            sizes[name] = min(now.size, size) if first == now.first_sequence else size
             _link(file, staging / name)
     return sizes
 

@@ -13,13 +13,6 @@ becomes a spare then (`….spare`), which is written over when the next file is 
 thirds of the time that it takes to make a file longer. What is left of the earlier file has another salt and lower
 sequences, and so passes for nothing.
 
-    journal/proof
-    proof  := "HRPROOF1" next_sequence:u64 first_sequence:u64 size:u64 crc:u32 zero:u32    (40 bytes)
-
-The proof is written over about once a second, and when there is nothing to do: so far the journal was durable by then,
-in the file that begins with `first_sequence`. An end that is lost later is missed, although nothing behind it is left
-to vouch for it. Without a proof nothing is wrong; there is only less to go by.
-
 Only the last file can have a torn tail. The bytes of a torn tail are moved to `quarantine/`, not thrown away.
 """
 
@@ -53,6 +46,7 @@ from headrace.log.frame import (
 )
 from headrace.log.journal_port import GoodFrame, JournalPort, LostFrames, Position, Stored, TornTail, Unrecoverable
 from headrace.log.place import JOURNAL
+from headrace.log.proof import NO_PROOF, PROOF, Proof, proof_of
 
 DIRECTORY = JOURNAL
 QUARANTINE = "quarantine"
@@ -65,9 +59,6 @@ VERSIONS = (1, 2, 3)
 """Those of version 1 have no end: they are over where the file is. Those of 1 and 2 have no salt."""
 SALTED = 3
 END = bytes(8)
-PROOF = f"{DIRECTORY}/proof"
-PROOF_MAGIC = b"HRPROOF1"
-_PROOF = struct.Struct("<8sQQQ")
 SPARE_SHARE = 4
 """A file that has less than this part of a whole one is not worth keeping."""
 DIRECT_BYTES = 64 * 1024
@@ -87,35 +78,24 @@ def file_name(first_sequence: int, salt: Salt) -> str:
 
 def journal_files(disk: Disk) -> list[str]:
     """Paths of the journal files, oldest first. What has another name is none."""
+    return [_used(disk, list(twins)) for _, twins in itertools.groupby(_named(disk), first_sequence_of)]
+
+
+def _named(disk: Disk) -> list[str]:
     return [f"{DIRECTORY}/{name}" for name in disk.list(DIRECTORY) if NAME.fullmatch(name)]
+
+
+def _used(disk: Disk, twins: list[str]) -> str:
+    """Of files that begin with the same frame, the one that has it: another was begun by a process that died then."""
+    if len(twins) > 1:
+        for path in twins:
+            if any(_later_headers(_open_file(path, disk.read(path)), FILE_HEADER.size, first_sequence_of(path))):
+                return path
+    return twins[-1]
 
 
 def first_sequence_of(path: str) -> int:
     return int(path.rpartition("/")[2].removesuffix(SUFFIX).partition("-")[0])
-
-
-class Proof(NamedTuple):
-    """How far a journal was durable once."""
-
-    next_sequence: int
-    first_sequence: int
-    """Of the file that was being written."""
-    size: int
-    """Of that file."""
-
-
-NO_PROOF = Proof(0, 0, 0)
-
-
-def proof_of(disk: Disk) -> Proof:
-    try:
-        data = disk.read_range(PROOF, 0, _PROOF.size + 4)
-    except FileNotFoundError:
-        return NO_PROOF
-    if len(data) < _PROOF.size + 4 or crc32c(data[: _PROOF.size]) != int.from_bytes(data[_PROOF.size :], "little"):
-        return NO_PROOF
-    magic, *proven = _PROOF.unpack_from(data)
-    return Proof(*proven) if magic == PROOF_MAGIC else NO_PROOF
 
 
 def scan(disk: Disk, proven: int = 0) -> Generator[Stored, None, int]:
@@ -360,8 +340,10 @@ class FileJournal(JournalPort):
         """Always starts a new file, so a file that recovery has read is never written again."""
         self.position = Position(self.next_sequence, 0)
         self.salt = self._new_salt()
-        # One without frames, which the process before has begun, becomes the next: no two begin with the same frame.
-        self.spares += (path for path in journal_files(self._disk) if first_sequence_of(path) >= self.next_sequence)
+        used = {path for path in journal_files(self._disk) if first_sequence_of(path) < self.next_sequence}
+        for path in _named(self._disk):
+            if path not in used:  # begun by a process that died then: no two files may begin with the same frame
+                self._disk.rename(path, path + SPARE)
         self.spares += (f"{DIRECTORY}/{name}" for name in self._disk.list(DIRECTORY) if name.endswith(SPARE))
         if self.spares:
             self._disk.sync_dir(DIRECTORY)  # the process before may have died between a new name and its sync
@@ -426,8 +408,7 @@ class FileJournal(JournalPort):
             return
         if self._proof is None:
             self._proof = self._disk.open_synced(PROOF)
-        record = _PROOF.pack(PROOF_MAGIC, self.next_sequence, *self.position)
-        self._proof.write_at(0, [record, struct.pack("<II", crc32c(record), 0)])
+        self._proof.write_at(0, [Proof(self.next_sequence, *self.position).encode()])
 
     def _roll(self) -> None:
         """Start a new file when there is none, or the present one is large enough."""
@@ -463,10 +444,12 @@ class FileJournal(JournalPort):
 
     def cut_behind(self, sequence: int, *, reuse: bool = True) -> bool:
         """Some become spares, the others go."""
-        files = journal_files(self._disk)
-        finished = [path for path, following in itertools.pairwise(files) if first_sequence_of(following) <= sequence]
+        used = journal_files(self._disk)
+        begin = max((first for first in map(first_sequence_of, used) if first <= sequence), default=0)
+        finished = [path for path in _named(self._disk) if first_sequence_of(path) < begin]
         kept: list[str] = []
-        for path in finished:
+        # Of files that begin with the same frame the one that has it goes last: another alone would look like a gap.
+        for path in sorted(finished, key=lambda path: (first_sequence_of(path), path in used)):
             wanted = reuse and len(self.spares) + len(kept) < self._spares_max
             if wanted and self._disk.size(path) * SPARE_SHARE >= self._file_bytes_max:
                 self._disk.rename(path, path + SPARE)

@@ -19,6 +19,7 @@ from headrace.log import journal
 from headrace.log.backup import BackupDamaged, BackupFailed, restore
 from headrace.log.batch import Batch
 from headrace.log.doctor import examine
+from headrace.log.proof import PROOF
 from headrace.testing import memory_hub
 
 KIB = 1024
@@ -249,7 +250,7 @@ async def test_the_journal_of_a_backup_ends_with_a_whole_frame(tmp_path: Path) -
         os.unlink(tmp_path / "data" / "LOCK")
     for final in (tmp_path / "data" / "snapshots").iterdir():  # a hub at work has none
         final.unlink()
-    (tmp_path / "data" / journal.PROOF).unlink()  # and it is not copied
+    (tmp_path / "data" / PROOF).unlink()  # and it is not copied
     [*_, file] = sorted((tmp_path / "data" / "journal").iterdir())
     data = file.read_bytes()
     end = data.index(b"two")

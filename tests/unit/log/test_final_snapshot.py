@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from google_crc32c import value as crc32c
 from support.until import wait_until
 from unit.log.helpers import Outcomes, again, do, fill, maintain, open_log, payloads
 
@@ -15,6 +16,7 @@ from headrace.log.clock import SystemClock
 from headrace.log.doctor import examine_disk
 from headrace.log.journal_port import Unrecoverable
 from headrace.log.log import Log
+from headrace.log.proof import PROOF, proof_of
 from headrace.testing import FakeClock, FaultyDisk, MemoryDisk
 
 BLOCK = 4096
@@ -167,9 +169,9 @@ def test_a_journal_of_a_killed_hub_that_is_gone_is_missed() -> None:
 def test_without_a_proof_there_is_only_less_to_go_by(proof: bytes | None) -> None:
     disk, _ = killed_idle()
     if proof is None:  # another program's, with a checksum that is right
-        data = b"OTHER..." + disk.read(journal.PROOF)[8:32]
-        proof = data + journal.crc32c(data).to_bytes(4, "little")
-    disk.put(journal.PROOF, proof)
+        data = b"OTHER..." + disk.read(PROOF)[8:32]
+        proof = data + crc32c(data).to_bytes(4, "little")
+    disk.put(PROOF, proof)
     log = open_log(disk)
     assert log.recovered.findings == []
     assert len(payloads(log, "s")) == RECORDS
@@ -194,7 +196,7 @@ def test_a_log_at_work_proves_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> 
     outcomes.wait_for(log.submit([ops.CreateStream("s")]))
     for _ in range(3):
         outcomes.wait_for(log.submit([ops.Append("s", Batch.one(b"x"))]))
-    wait_until(lambda: journal.proof_of(disk).next_sequence >= 3)
+    wait_until(lambda: proof_of(disk).next_sequence >= 3)
     log.close()
 
 

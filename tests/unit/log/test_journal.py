@@ -10,7 +10,7 @@ import random
 import pytest
 
 from headrace.log import journal
-from headrace.log.frame import PLAIN
+from headrace.log.frame import PLAIN, Salt
 from headrace.log.journal import END, FileJournal, NotOurs, scan
 from headrace.log.journal_port import GoodFrame, LostFrames, TornTail
 from headrace.testing import FaultyDisk, MemoryDisk
@@ -277,6 +277,75 @@ def test_a_file_that_was_begun_and_has_no_frames_becomes_the_next() -> None:
     assert kept == first
     assert renamed != begun
     assert sequences(memory) == [0, 1]
+
+
+@pytest.mark.parametrize("salt", [Salt(0, 0), Salt(2**32 - 1, 0)])
+def test_of_two_files_that_begin_with_the_same_frame_the_one_that_has_it_counts(salt: Salt) -> None:
+    """Earlier versions could leave that behind; the other may stand before it, or behind it."""
+    disk = MemoryDisk()
+    write(disk, [1, 1, 1], file_bytes_max=60)
+    paths = journal.journal_files(disk)
+    other = journal.file_name(1, salt)
+    disk.put(other, journal._head(1, salt) + END)
+    assert journal.journal_files(disk) == paths
+    assert sequences(disk) == [0, 1, 2]
+
+    faulty = FaultyDisk(disk)
+    again = opened(faulty, 3)
+    assert list(again.spares) == [other + ".spare"]
+    assert again.sealed_to(1) == 1
+    assert again.cut_behind(1)
+    assert journal.journal_files(disk) == paths[1:]
+    faulty.room_bytes = 0
+    with pytest.raises(OSError, match="injected"):
+        again.write([again.frame(0, b"", BODY)])
+    assert sequences(disk) == [1, 2]
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_power_cuts_one_behind_the_other_cost_no_frame(seed: int) -> None:
+    """A process may die while it takes over what an earlier one has begun, and so may the one behind it."""
+    chance = random.Random(seed)
+    left = MemoryDisk()
+    stored: dict[int, bytes] = {}
+    tried: dict[int, bytes] = {}
+    cut = 0
+    for _ in range(40):
+        disk = FaultyDisk(left)
+        made = FileJournal(disk, 150, 2)
+        found = {}
+        for frame in list(made.read(None)):
+            if isinstance(frame, TornTail):
+                made.set_aside(frame)
+            else:
+                assert isinstance(frame, GoodFrame)
+                found[frame.sequence] = frame.data
+        assert {sequence: data for sequence, data in stored.items() if sequence >= cut}.items() <= found.items()
+        assert found.items() <= (stored | tried).items()
+        stored = found
+        disk.calls.clear()
+        disk.kill(chance.randint(1, 12), before=chance.random() < 0.5)
+        with contextlib.suppress(DiskKilled):
+            made.open()
+            for _ in range(20):
+                if chance.random() < 0.1:
+                    disk.room_bytes = chance.choice([0, 50])
+                body = chance.randbytes(8)
+                tried = {made.next_sequence: body}
+                try:
+                    if chance.random() < 0.3:
+                        list(made.write_ahead(body, 8))
+                        if chance.random() < 0.3:
+                            made.forget_ahead()
+                    made.write([made.frame(0, b"", body)])
+                    stored |= tried
+                except OSError:
+                    disk.room_bytes = None
+                    made.forget_ahead()
+                if len(stored) > 2 and chance.random() < 0.2:
+                    cut = max(stored) - 1
+                    made.cut_behind(cut)
+        left = left.after_power_cut(chance)
 
 
 # -- files that are written over --------------------------------------------------------------------------------------

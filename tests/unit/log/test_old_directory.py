@@ -19,8 +19,9 @@ from unit.log.helpers import do, fill, maintain, open_log, payloads
 from headrace.log import ops
 from headrace.log.batch import Batch
 from headrace.log.doctor import examine_disk
-from headrace.log.journal import PROOF, scan
+from headrace.log.journal import scan
 from headrace.log.log import Log
+from headrace.log.proof import PROOF
 from headrace.log.segment import METADATA_KEY
 from headrace.testing import FakeClock, MemoryDisk
 

@@ -18,6 +18,7 @@ from headrace.log.doctor import examine_disk
 from headrace.log.frame import StreamDeleted, encode_event, encode_frame
 from headrace.log.journal_port import GoodFrame, Unrecoverable
 from headrace.log.log import Log
+from headrace.log.proof import PROOF
 from headrace.log.store import DirectoryStore
 from headrace.testing import FakeClock, FaultyDisk, MemoryDisk
 from headrace.testing.disk import DiskKilled
@@ -234,7 +235,7 @@ def test_every_truncation_of_the_last_journal_file(killed: tuple[MemoryDisk, dic
     last = journal.journal_files(whole)[-1]
     whole.put(last, whole.read(last)[:-20])
     assert "lost-frames" in [found.kind for found in open_log(whole).recovered.damage]
-    disk.unlink(journal.PROOF)
+    disk.unlink(PROOF)
     path = journal.journal_files(disk)[-1]
     data = disk.read(path)
     known = snapshot.sequence_of(snapshot.names(DirectoryStore(disk))[-1])
@@ -511,7 +512,7 @@ def test_the_doctor_changes_nothing_and_names_strangers(killed: tuple[MemoryDisk
     left.put("segments/99/0/x.arrow", b"?")
     path = journal.journal_files(left)[-1]
     left.put(path, left.read(path)[:-10])
-    left.unlink(journal.PROOF)
+    left.unlink(PROOF)
     before = {name: left.read(name) for name in left.paths()}
     steps: list[tuple[int, int]] = []
     report = examine_disk(left, lambda done, total: steps.append((done, total)))

@@ -223,6 +223,7 @@ class Service:
         if reliable and start > stored:
             # Made durable while the events are read.
             saving = self._save(endpoint, user, component, start)
+            saving.add_done_callback(lambda done: done.cancelled() or done.exception())  # should the reading fail first
         shown = await self.event_list(selection, end)
         if saving is not None:
             await saving

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from headrace.log.directory import FOLDERS
-from headrace.log.journal import PROOF
+from headrace.log.proof import PROOF
 from headrace.testing.kafka import Fault
 from headrace.testing.world.actors.actor import Actor
 from headrace.testing.world.disk import Failing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from support.until import until
 
 from headrace.config import Ambrosia, Config, ImmortalSection, Log
 from headrace.config.address import split_address
+from headrace.errors import LogFailed
 from headrace.protocols.ambrosia import codec
 from headrace.protocols.ambrosia.codec import AttachTo, Call, Checkpoint, Signal, Type
 from headrace.protocols.ambrosia.session import State
@@ -212,6 +214,28 @@ async def test_a_standby_is_promoted_behind_the_checkpoint_that_it_is_being_sent
         assert await standby.checkpoint() == b"later"
         assert await standby.signal() == Type.BECOMING_PRIMARY
         await standby.close()
+
+
+async def test_work_that_fails_as_its_link_ends_is_no_internal_error() -> None:
+    """Found by seed 615602 of the world."""
+    seen: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context))
+    async with memory_hub(settings(a=ImmortalSection(standby=True))) as hub, coordinator(hub) as ports:
+        primary = await RawBinding.to(ports, "a")
+        await primary.first_start()
+        standbys = ports.coordinator.instances["a"].standbys
+
+        async def failing(id: int) -> AsyncIterator[bytes]:
+            standbys[0].close("the log has failed")
+            raise LogFailed("the disk failed")
+            yield b""
+
+        hub.read_checkpoint = failing  # type: ignore[method-assign]
+        standby = await RawBinding.to(ports, "a")
+        await standby.closed()
+        await primary.close()
+    gc.collect()
+    assert seen == []
 
 
 # --- delivery -------------------------------------------------------------------------------------------------

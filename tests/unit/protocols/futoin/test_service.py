@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import json
 from typing import Any
 
@@ -253,6 +254,29 @@ class TestPolling:
         await poll(asgi, last_id=4)
         assert await poll(asgi, last_id=1) == [5]
         assert await poll(asgi) == [5]
+
+    async def test_a_log_that_fails_meanwhile_leaves_no_error_that_nobody_heard(
+        self, asgi: Any, monkeypatch: Any
+    ) -> None:
+        """The events cannot be read, and later the position cannot be saved. Found by seed 617743 of the world."""
+        loop = asyncio.get_running_loop()
+        seen: list[dict[str, Any]] = []
+        loop.set_exception_handler(lambda _, context: seen.append(context))
+        saving = [loop.create_future()]
+
+        async def failing(name: str, start: int, **more: Any) -> Any:
+            raise LogFailed("the disk failed")
+
+        monkeypatch.setattr("headrace.protocols.futoin.dispatch.logger.disabled", True)  # what is logged is kept
+        monkeypatch.setattr(asgi.hub, "transact", lambda operations: saving[0])
+        monkeypatch.setattr(asgi.hub, "read", failing)
+        reply = await asgi.call(POLL, component="C", last_id="2")
+        assert reply["e"] == "InternalError"
+        saving.pop().set_exception(LogFailed("the disk failed"))
+        await asyncio.sleep(0)
+        monkeypatch.undo()
+        gc.collect()
+        assert seen == []
 
     async def test_live_goes_anywhere(self, asgi: Any) -> None:
         assert await poll(asgi, "LIVE", 4) == [5]

@@ -168,9 +168,9 @@ class Link:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if task.cancelled() or self.closed:
+        error = None if task.cancelled() else task.exception()
+        if self.closed:
             return
-        error = task.exception()
         if isinstance(error, (HeadraceError, RemoteProtocolError)):
             self.close(str(error), failed=True)
         elif error is not None:
