@@ -10,18 +10,16 @@ for more lines of server.properties: `--set controller.quorum.fetch.timeout.ms=5
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import statistics
 import sys
-import tempfile
 import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import confluent_kafka.admin
-from bench_kafka import brokers_are_lacking, own_cluster, progress
+from brokers import options, progress, workplace
 
 from headrace.config import Config, Kafka, Log
 from headrace.hub import Hub
@@ -115,8 +113,7 @@ async def measure(directory: Path, brokers: Brokers, losses: list[str], samples:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", type=Path, default=None)
+    parser = options(__doc__, servers=False)
     parser.add_argument("--samples", type=int, default=5)
     parser.add_argument("--losses", default=",".join(LOSSES), help="names with commas between them")
     parser.add_argument("--set", action="append", default=[], dest="extra", metavar="PROPERTY=VALUE")
@@ -124,12 +121,9 @@ def main() -> None:
     losses = arguments.losses.split(",")
     if unknown := set(losses) - LOSSES.keys():
         parser.error(f"no such loss: {', '.join(sorted(unknown))}")
-    if brokers_are_lacking(""):
-        return
-    place = tempfile.TemporaryDirectory(dir=arguments.directory, prefix="headrace-bench-")
-    with place as made, own_cluster(Path(made), "", extra="\n".join(arguments.extra)) as brokers:
+    with workplace(arguments, extra="\n".join(arguments.extra)) as (directory, _, brokers):
         assert brokers is not None
-        asyncio.run(measure(Path(made), brokers, losses, arguments.samples))
+        asyncio.run(measure(directory, brokers, losses, arguments.samples))
 
 
 if __name__ == "__main__":

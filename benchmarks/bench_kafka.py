@@ -16,24 +16,22 @@ It takes about five minutes on an idle machine with two cores, and says how far 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import base64
 import os
 import random
 import statistics
 import sys
-import tempfile
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import confluent_kafka
 from bench_log import append
+from brokers import options, progress, workplace
 
 from headrace.cli.up import SWITCH_INTERVAL_S
 from headrace.config import Config, Kafka, Log
@@ -196,42 +194,6 @@ def _worked_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def brokers_are_lacking(servers: str) -> bool:
-    """Whether there is nothing to measure with; then it is said why."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
-    from test_programs import lacking
-
-    line = "" if servers else lacking("kafka")
-    if line:
-        print(f"left out: {line}")
-    return bool(line)
-
-
-@contextmanager
-def cluster(directory: Path, servers: str) -> Iterator[str]:
-    """Brokers, if none are named."""
-    with own_cluster(directory, servers) as brokers:
-        yield servers if brokers is None else brokers.servers
-
-
-@contextmanager
-def own_cluster(directory: Path, servers: str, extra: str = "") -> Iterator[Brokers | None]:
-    """Brokers of our own, set as the guide says, with more lines of server.properties if need be; None if some are
-    named."""
-    if servers:
-        yield None
-        return
-    from kafka_brokers import ELECT_SOON, RUN_FAST, Brokers, fetch
-
-    fetch()
-    brokers = Brokers(directory / "brokers", options=RUN_FAST, extra=ELECT_SOON + extra)
-    try:
-        brokers.start()
-        yield brokers
-    finally:
-        brokers.stop()
-
-
 async def measure(directory: Path, servers: str, rounds: int, brokers: Brokers | None) -> None:
     prefix = f"bench-{uuid.uuid4().hex[:8]}"
     settings = Kafka(servers=servers, prefix=prefix)
@@ -293,11 +255,6 @@ async def measure(directory: Path, servers: str, rounds: int, brokers: Brokers |
     show_work(work, with_brokers=brokers is not None)
 
 
-def progress(what: str) -> None:
-    """For whoever waits; what was measured comes in the end."""
-    print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
-
-
 def show(rates: dict[str, list[float]], singles: dict[str, list[float]]) -> None:
     rate = {name: statistics.median(values) for name, values in rates.items()}
     p50 = {name: statistics.median(values) for name, values in singles.items()}
@@ -328,18 +285,12 @@ def show_work(work: dict[str, list[Cpu]], *, with_brokers: bool) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", type=Path, default=None, help="where to write; needs some GB")
+    parser = options(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--servers", default="", help="brokers that run already")
     arguments = parser.parse_args()
-    if brokers_are_lacking(arguments.servers):
-        return
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    place = tempfile.TemporaryDirectory(dir=arguments.directory, prefix="headrace-bench-")
-    with place as made, own_cluster(Path(made), arguments.servers) as brokers:
-        servers = arguments.servers if brokers is None else brokers.servers
-        asyncio.run(measure(Path(made), servers, arguments.rounds, brokers))
+    with workplace(arguments) as (directory, servers, brokers):
+        asyncio.run(measure(directory, servers, arguments.rounds, brokers))
 
 
 if __name__ == "__main__":

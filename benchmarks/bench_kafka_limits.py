@@ -15,13 +15,12 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench_kafka import brokers_are_lacking, cluster, progress
+from brokers import options, progress, workplace
 
 from headrace.config import Config, Kafka, Log
 from headrace.hub import Hub
@@ -96,9 +95,7 @@ async def measure(directory: Path, servers: str, what: str, count: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", type=Path, default=None, help="where to write; needs some GB")
-    parser.add_argument("--servers", default="", help="brokers that run already")
+    parser = options(__doc__)
     parser.add_argument("--streams", type=int, default=100_000)
     parser.add_argument("--producers", type=int, default=100_000)
     parser.add_argument("--take", nargs=4, help=argparse.SUPPRESS)
@@ -106,12 +103,9 @@ def main() -> None:
     if arguments.take:
         take_over(*arguments.take)
         return
-    if brokers_are_lacking(arguments.servers):
-        return
-    place = tempfile.TemporaryDirectory(dir=arguments.directory, prefix="headrace-bench-")
-    with place as made, cluster(Path(made), arguments.servers) as servers:
+    with workplace(arguments) as (directory, servers, _):
         for what, count in (("streams", arguments.streams), ("producers", arguments.producers)):
-            asyncio.run(measure(Path(made), servers, what, count))
+            asyncio.run(measure(directory, servers, what, count))
 
 
 if __name__ == "__main__":

@@ -9,18 +9,17 @@ measured in turns with the log in files, of the same records.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import statistics
 import sys
-import tempfile
 import time
 import uuid
 from itertools import cycle, islice
 from pathlib import Path
 
 import msgspec
-from bench_kafka import BATCH, BATCHES, RECORD_BYTES, brokers_are_lacking, cluster
+from bench_kafka import BATCH, BATCHES, RECORD_BYTES
+from brokers import options, workplace
 
 from headrace.config import Kafka, Log
 from headrace.log import ops
@@ -114,20 +113,15 @@ def measure_store(directory: Path, servers: str, store: str, megabytes: int, rou
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", type=Path, default=None, help="where to write; needs ten times the megabytes")
-    parser.add_argument("--servers", default="", help="brokers that run already")
+    parser = options(__doc__)
     parser.add_argument("--megabytes", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    if brokers_are_lacking(arguments.servers):
-        return
-    place = tempfile.TemporaryDirectory(dir=arguments.directory, prefix="headrace-bench-")
-    with place as made, cluster(Path(made), arguments.servers) as servers:
-        for store in ("kafka", (Path(made) / "far").as_uri()):
-            directory = Path(made) / store.partition(":")[0]
-            measure_store(directory, servers, store, arguments.megabytes, arguments.rounds)
-            shutil.rmtree(directory, ignore_errors=True)
+    with workplace(arguments) as (directory, servers, _):
+        for store in ("kafka", (directory / "far").as_uri()):
+            own = directory / store.partition(":")[0]
+            measure_store(own, servers, store, arguments.megabytes, arguments.rounds)
+            shutil.rmtree(own, ignore_errors=True)
     sys.stdout.flush()
 
 

@@ -10,14 +10,12 @@ steps are in its log line `owns the cell`.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import uuid
@@ -26,7 +24,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from bench_kafka import brokers_are_lacking, cluster, progress
+from brokers import options, progress, workplace
 
 import headrace
 from headrace.config import Kafka
@@ -179,20 +177,15 @@ def spread(values: list[float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", type=Path, default=None)
-    parser.add_argument("--servers", default="", help="brokers that run already")
+    parser = options(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--hubs", type=int, default=2)
     parser.add_argument("--session", type=float, default=6, help="cluster.session_timeout_s")
     parser.add_argument("--listeners", default="all", help="`all`, or names with commas between them")
     arguments = parser.parse_args()
-    if brokers_are_lacking(arguments.servers):
-        return
     listeners = LISTENERS if arguments.listeners == "all" else tuple(arguments.listeners.split(","))
-    place = tempfile.TemporaryDirectory(dir=arguments.directory, prefix="headrace-bench-")
-    with place as made, cluster(Path(made), arguments.servers) as servers:
-        measure(Path(made), servers, arguments.rounds, arguments.hubs, arguments.session, listeners)
+    with workplace(arguments) as (directory, servers, _):
+        measure(directory, servers, arguments.rounds, arguments.hubs, arguments.session, listeners)
 
 
 if __name__ == "__main__":

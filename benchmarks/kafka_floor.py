@@ -14,13 +14,11 @@ store cannot have a better ratio.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import queue
 import statistics
 import sys
-import tempfile
 import threading
 import time
 import uuid
@@ -41,13 +39,11 @@ from bench_kafka import (
     Cpu,
     Plain,
     best_batching,
-    brokers_are_lacking,
-    own_cluster,
     plain_rate,
-    progress,
     ratio,
     show_work,
 )
+from brokers import options, progress, workplace
 
 from headrace.cli.up import SWITCH_INTERVAL_S
 from headrace.config import Kafka
@@ -200,18 +196,12 @@ def measure(directory: Path, servers: str, rounds: int, brokers: Brokers | None)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", type=Path, default=None, help="where to write; needs some GB")
+    parser = options(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--servers", default="", help="brokers that run already")
     arguments = parser.parse_args()
-    if brokers_are_lacking(arguments.servers):
-        return
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    place = tempfile.TemporaryDirectory(dir=arguments.directory, prefix="headrace-bench-")
-    with place as made, own_cluster(Path(made), arguments.servers) as brokers:
-        servers = arguments.servers if brokers is None else brokers.servers
-        measure(Path(made), servers, arguments.rounds, brokers)
+    with workplace(arguments) as (directory, servers, brokers):
+        measure(directory, servers, arguments.rounds, brokers)
     print(f"load {os.getloadavg()[0]:.1f}")
 
 

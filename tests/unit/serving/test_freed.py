@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from h2.connection import H2Connection
+from support.collector import count, freed_without_collector, no_collector
 from support.until import until
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
@@ -57,10 +58,7 @@ async def test_a_connection_that_is_gone_is_freed_at_once(name: str) -> None:
     async with memory_hub() as hub:
         listener = await getattr(importlib.import_module(module), function)(hub, "127.0.0.1:0")
         address = split_address(listener.address)
-        gc.collect()
-        gc.disable()
-        before = count_connections_of_h2()
-        try:
+        async with freed_without_collector(H2Connection):
             with socket.create_connection(address) as peer:
                 peer.sendall(HALVES[name])
                 await until(lambda: len(hub.intake) == 1)
@@ -71,19 +69,7 @@ async def test_a_connection_that_is_gone_is_freed_at_once(name: str) -> None:
                 await asyncio.sleep(0)
             await until(lambda: len(hub.intake) == 0)
             await until(lambda: connection() is None and transport() is None)
-            assert count_connections_of_h2() == before
-        finally:
-            gc.enable()
         await listener.close()
-
-
-def count_connections_of_h2() -> int:
-    return count(H2Connection)
-
-
-def count(*kinds: type) -> int:
-    """How many there are of these."""
-    return sum(isinstance(each, kinds) for each in gc.get_objects())
 
 
 async def test_a_websocket_that_is_gone_is_freed_with_the_connection_that_it_was() -> None:
@@ -94,53 +80,35 @@ async def test_a_websocket_that_is_gone_is_freed_with_the_connection_that_it_was
     async with memory_hub(Config(futoin=Futoin(insecure=True))) as hub:
         await serve_futoin(hub)
         listener = await serve_http(hub, "127.0.0.1:0")
-        gc.collect()
-        gc.disable()
-        before = count(HttpConnection, WebSocketConnection, Connection)
-        try:
+        async with freed_without_collector(HttpConnection, WebSocketConnection, Connection):
             reader, writer = await asyncio.open_connection(*split_address(listener.address))
             writer.write(ask)
             assert (await reader.readline()).startswith(b"HTTP/1.1 101")
             assert count(WebSocketConnection) > 0
             writer.transport.abort()
             await until(lambda: len(hub.intake) == 0)
-            await until(lambda: count(HttpConnection, WebSocketConnection, Connection) == before)
-        finally:
-            gc.enable()
         await listener.close()
 
 
 async def test_requests_that_wait_behind_others_are_freed_with_their_connection() -> None:
     async with memory_hub() as hub:
         listener = await serve_http(hub, "127.0.0.1:0")
-        gc.collect()
-        gc.disable()
-        before = count(RequestResponseCycle)
-        try:
+        async with freed_without_collector(RequestResponseCycle) as more:
             _, writer = await asyncio.open_connection(*split_address(listener.address))
             writer.write(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n" * 50)
-            await until(lambda: count(RequestResponseCycle) > before + 1)
+            await until(lambda: more() > 1)
             writer.transport.abort()
             await until(lambda: len(hub.intake) == 0)
-            await until(lambda: count(RequestResponseCycle) == before)
-        finally:
-            gc.enable()
         await listener.close()
 
 
 async def test_a_client_of_ignite_that_is_gone_leaves_nothing_to_collect() -> None:
     async with memory_hub() as hub:
         listener = await serve_ignite(hub, "127.0.0.1:0")
-        gc.collect()
-        gc.disable()
-        before = count(Operations)
-        try:
+        async with freed_without_collector(Operations) as more:
             client = await IgniteClient.connect(*split_address(listener.address))
-            assert count(Operations) == before + 1
+            assert more() == 1
             await client.close()
-            await until(lambda: count(Operations) == before)
-        finally:
-            gc.enable()
         await listener.close()
 
 
@@ -149,16 +117,11 @@ async def test_a_scan_that_is_given_up_leaves_nothing_to_collect() -> None:
     async with memory_hub() as hub:
         await hub.create_stream("s")
         await hub.append("s", Batch.one(b"x"))
-        gc.disable()
-        before = count(Read)
-        try:
+        async with freed_without_collector(Read):
             scan = hub.scan("s", 0, 1)
             next(scan)
             scan.close()  # type: ignore[attr-defined]
             del scan
-            assert count(Read) == before
-        finally:
-            gc.enable()
 
 
 LARGE = bytes(100_000)
@@ -186,26 +149,18 @@ async def test_a_transaction_leaves_nothing_to_collect() -> None:
         await hub.create_stream("s")
         await hub.create_table("t")
         assert await outcomes(hub, 0) == [None, None, None, UnknownStream, LimitExceeded, ConditionFailed]
-        gc.collect()
-        gc.disable()
-        try:
+        with no_collector():
             for number in range(1, 20):
                 await outcomes(hub, number)
             assert gc.collect() < 20
-        finally:
-            gc.enable()
 
 
 async def test_a_call_of_the_fabric_leaves_nothing_to_collect() -> None:
     async with memory_hub() as hub:
         listener = await serve_fabric(hub, "127.0.0.1:0")
         client = await FabricClient.connect(*split_address(listener.address))
-        gc.disable()
-        try:
+        async with freed_without_collector(ServerCall):
             for _ in range(10):
                 await client.call("/perper.Fabric/AllExecutions", {"agent": "a"})
-            assert not [each for each in gc.get_objects() if isinstance(each, ServerCall)]
-        finally:
-            gc.enable()
         await client.close()
         await listener.close()

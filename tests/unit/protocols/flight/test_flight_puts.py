@@ -11,6 +11,7 @@ import types
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
+from support.collector import count, no_collector
 from support.flight_peer import PAYLOADS, call, code_of, command, failing, get, payloads, put, rows
 from support.until import wait_until
 
@@ -431,24 +432,16 @@ def test_a_batch_that_is_refused_is_freed_at_once(orders, what):
     """Not when the garbage collector comes by, which counts objects and not what they hold."""
     column = pa.DictionaryArray.from_arrays(pa.array([0] * 1000, pa.int32()), pa.array([bytes(1 << 20)]))
     batch = pa.record_batch({"payload": column} if what == "too much" else {"payload": [b"x"], "id": ["no number"]})
-    gc.collect()
-    gc.disable()
-    try:
+    with no_collector():
         with failing():
             put(orders, [batch], schema=batch.schema)
         wait_until(lambda: not frames_of_puts(), "the batch is free")
-    finally:
-        gc.enable()
 
 
 def test_a_put_that_was_refused_leaves_nothing_to_collect(served, orders):
     """An error knows the frames that it came through, and these know the put."""
-    gc.collect()
-    gc.disable()
-    try:
+    with no_collector():
         for _ in range(3):
             with pytest.raises(flight.FlightError):
                 put(orders, [payloads(b"x" * (served.hub.config.log.record_bytes_max + 1))])
-        wait_until(lambda: not [each for each in gc.get_objects() if isinstance(each, PutSession)])
-    finally:
-        gc.enable()
+        wait_until(lambda: not count(PutSession))
