@@ -113,11 +113,7 @@ class FrameBuffer:
         position, size, bytes_wanted = 0, len(data), 4
         unpack = I32.unpack_from
         while size - position >= 4:
-            length = unpack(data, position)[0]
-            if length < 0 or length > self.bytes_max:
-                raise FrameError(
-                    f"frame of {length} bytes; the most is {self.bytes_max}, set by 'perper.frame_bytes_max'"
-                )
+            length = self._checked(unpack(data, position)[0])
             end = position + 4 + length
             if end > size:
                 bytes_wanted = 4 + length
@@ -142,9 +138,20 @@ class FrameBuffer:
         self.kept_bytes = len(rest)
         self._wanted_bytes = bytes_wanted
 
-    def take_rest(self, rest: bytes) -> None:
-        """Put back frames that were cut and must wait, before whatever is kept already."""
-        self._keep(rest + b"".join(self._kept), 4)
+    def _checked(self, length: int) -> int:
+        if length < 0 or length > self.bytes_max:
+            raise FrameError(f"frame of {length} bytes; the most is {self.bytes_max}, set by 'perper.frame_bytes_max'")
+        return length
+
+    def feed_first(self, data: bytes) -> bytes | None:
+        """In place of `feed`: the first payload, once it is whole. Nobody looks at what is behind it yet."""
+        data = b"".join((*self._kept, data))
+        end = 4 + self._checked(I32.unpack_from(data)[0]) if len(data) >= 4 else 4
+        if len(data) < end:
+            self._keep(data, end)
+            return None
+        self._keep(data[end:], 4)
+        return data[4:end]
 
 
 def frame(payload: bytes) -> bytes:

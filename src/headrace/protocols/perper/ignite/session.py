@@ -90,16 +90,13 @@ class Session:
     def receive_handshake(self, data: bytes) -> codec.Handshake | None:
         """Feed bytes while the state is NEW. The handshake, once it is whole; bytes after it wait."""
         try:
-            buffer, spans = self._buffer.feed(data)
-            if not spans:
+            payload = self._buffer.feed_first(data)
+            if payload is None:
                 return None
-            start, end = spans[0]
-            handshake = codec.decode_handshake(buffer[start:end])
+            handshake = codec.decode_handshake(payload)
         except FrameError:
             self._move(Event.BROKEN)
             raise
-        if spans[-1][1] > end:
-            self._buffer.take_rest(buffer[end : spans[-1][1]])
         known = handshake.version in codec.VERSIONS and handshake.client_type == codec.THIN_CLIENT
         self._move(Event.HANDSHAKE if known else Event.BAD_VERSION)
         return handshake

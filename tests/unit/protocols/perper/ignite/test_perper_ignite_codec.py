@@ -52,13 +52,16 @@ def test_frames_beyond_the_limit_are_refused_by_their_length(length: int) -> Non
         codec.FrameBuffer(1000).feed(struct.pack("<i", length))
 
 
-def test_frames_can_be_put_back() -> None:
-    buffer = codec.FrameBuffer(1000)
-    data = codec.frame(b"one") + codec.frame(b"two")
-    chunk, spans = buffer.feed(data + b"\x01")
-    buffer.take_rest(chunk[spans[0][1] : spans[-1][1]])
-    chunk, spans = buffer.feed(b"\x00\x00\x00!")
-    assert [chunk[a:b] for a, b in spans] == [b"two", b"!"]
+@pytest.mark.parametrize("step", [1, 3, 100])
+def test_what_follows_the_first_frame_is_not_looked_at_with_it(step: int) -> None:
+    """It may be larger than the first may be."""
+    buffer = codec.FrameBuffer(3)
+    data = codec.frame(b"one") + codec.frame(b"three") + b"\x01"
+    fed = [buffer.feed_first(data[at : at + step]) for at in range(0, 7, step)]
+    assert fed == [None] * (len(fed) - 1) + [b"one"]
+    buffer.bytes_max = 1000
+    chunk, spans = buffer.feed(data[len(fed) * step :] + b"\x00\x00\x00!")
+    assert [chunk[a:b] for a, b in spans] == [b"three", b"!"]
 
 
 @pytest.mark.parametrize(

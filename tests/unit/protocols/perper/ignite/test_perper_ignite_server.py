@@ -531,6 +531,21 @@ async def test_requests_in_the_same_packet_as_the_handshake() -> None:
         await hang_up(writer)
 
 
+@pytest.mark.parametrize("size", [20_000, 200_000])
+async def test_a_large_request_in_the_same_packet_as_the_handshake(size: int) -> None:
+    """Its size is nothing that a handshake may not have."""
+    async with served() as pair:
+        reader, writer = await asyncio.open_connection(*pair.ignite)
+        hello = codec.encode_handshake(codec.Handshake((1, 7, 0), 2, b"\x04"))
+        unknown = codec.frame(struct.pack("<hq", 30_000, 7) + bytes(size))
+        writer.write(hello + unknown)
+        await reader.readexactly(4 + 24)
+        length = struct.unpack("<i", await reader.readexactly(4))[0]
+        answer = await asyncio.wait_for(reader.readexactly(length), 60)
+        assert struct.unpack_from("<q", answer) == (7,)
+        await hang_up(writer)
+
+
 async def test_any_name_will_do_where_nobody_has_one() -> None:
     async with served() as pair:
         client = await pair.client(user="ignite", password="ignite")
