@@ -417,7 +417,7 @@ def check_bytes(payload: bytes | memoryview) -> int:
     return xxhash.xxh64_intdigest(payload)
 
 
-def record_header(committer: int, sequence: int, payload: bytes) -> bytes:
+def record_header(committer: int, sequence: int, payload: bytes | memoryview) -> bytes:
     """The header of a record; the check bytes of a checkpoint's are 0."""
     check = 0 if sequence == SEQUENCE_CHECKPOINT else check_bytes(payload)
     return RECORD_HEADER.pack(committer, RECORD_HEADER_BYTES + len(payload), check, sequence)

@@ -20,6 +20,7 @@ from headrace.protocols.ambrosia import codec
 from headrace.protocols.ambrosia.codec import AttachTo, Call, Checkpoint, Signal, Type
 from headrace.protocols.ambrosia.session import State
 from headrace.testing import MemoryDisk, memory_hub
+from headrace.units import MIB
 
 VECTORS = Path(__file__).parents[3] / "conformance" / "vectors" / "ambrosia.json"
 TRANSCRIPTS: dict[str, Any] = {v["name"]: v for v in json.loads(VECTORS.read_text()) if v["kind"] == "transcript"}
@@ -236,6 +237,40 @@ async def test_work_that_fails_as_its_link_ends_is_no_internal_error() -> None:
         await primary.close()
     gc.collect()
     assert seen == []
+
+
+async def test_a_large_record_is_sent_no_faster_than_it_is_read() -> None:
+    """By a feed that has fallen behind. A checkpoint that is asked for meanwhile stands for it."""
+    size = 12 * MIB
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        for number in range(3):
+            binding.say(fork(bytes([number]) * size))
+            await until(lambda number=number: hub.bounds("immortal/a/log").next == number + 2)
+        assert (await binding.record()).sequence == 1  # from memory
+        link = ports.coordinator.instances["a"].primary
+        assert link is not None
+        await until(lambda: link.feed._behind is not None)
+        assert link.feed._transport.get_write_buffer_size() < 2 * MIB
+
+        taking = asyncio.ensure_future(call_verb(hub, "immortal.checkpoint", name="a"))
+        await until(lambda: link.feed._behind)
+        record = await binding.record()
+        assert record.sequence == 2
+        assert record.payload.endswith(b"\1" * size)
+        assert await binding.signal() == Type.TAKE_CHECKPOINT
+        binding.say(Checkpoint(5), b"state")
+        assert (await taking).position == 3
+        record = await binding.record()
+        assert record.sequence == 3
+        assert record.payload.endswith(b"\2" * size)
+        await binding.close()
+
+        binding = await RawBinding.to(ports, "a")
+        _, (replayed,) = await recovered(binding, 1)
+        assert replayed == record
+        await binding.close()
 
 
 # --- delivery -------------------------------------------------------------------------------------------------

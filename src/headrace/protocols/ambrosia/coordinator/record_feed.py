@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from typing import Final
 
 import numpy as np
@@ -40,6 +40,7 @@ STARTS_MAX: Final = 1_000
 READ_COUNT_MAX: Final = 65_536
 READ_BYTES_MAX: Final = 4 << 20
 JOIN_BYTES_MAX: Final = 64 << 10  # a larger record is not copied to stand behind its header
+PIECE_BYTES: Final = 512 << 10  # a larger stored record is sent piece by piece
 
 
 def delivered_form(registration: Registration, sequence: int, messages: bytes, count: int, replayable: int) -> bytes:
@@ -48,6 +49,11 @@ def delivered_form(registration: Registration, sequence: int, messages: bytes, c
     if delivery == "bare" or (delivery == "batch" and replayable < count):
         return messages
     return frame_batch(messages, count, None if replayable == count else replayable)
+
+
+async def _pieces(data: memoryview) -> AsyncIterator[memoryview]:
+    for start in range(0, len(data), PIECE_BYTES):
+        yield data[start : start + PIECE_BYTES]
 
 
 class RecordFeed:
@@ -74,8 +80,8 @@ class RecordFeed:
         self.sent_bytes = 0
         self._live = False
         self._held = False
-        self._behind_blob: list[bytes] | None = None
-        """What is to be said once a blob that is being sent is whole."""
+        self._behind: list[bytes] | None = None
+        """What is to be said once that which is being sent piece by piece is whole."""
         self._wake = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -117,20 +123,25 @@ class RecordFeed:
         self._say(encode_record(self._registration.committer, SEQUENCE_CONTROL, message))
 
     def _say(self, record: bytes) -> None:
-        """Behind a blob that is being sent: its bytes stand alone, and the binding takes as many as it was promised."""
-        if self._behind_blob is None:
+        """Behind what is being sent: the binding takes as many bytes for a part of that as it was promised."""
+        if self._behind is None:
             self._transport.write(record)
         else:
-            self._behind_blob.append(record)
+            self._behind.append(record)
 
     async def send_checkpoint(self, info: CheckpointInfo) -> None:
         """The stored checkpoint: its record, then the blob piece by piece."""
-        self._behind_blob = []
-        self._transport.write(encode_checkpoint_record(self._registration.committer, info.size))
-        async for piece in self._hub.read_checkpoint(info.id):
+        head = encode_checkpoint_record(self._registration.committer, info.size)
+        await self._send_slowly(head, self._hub.read_checkpoint(info.id))
+
+    async def _send_slowly(self, head: bytes, pieces: AsyncIterable[bytes | memoryview]) -> None:
+        """No faster than the binding reads."""
+        self._behind = []
+        self._transport.write(head)
+        async for piece in pieces:
             self._transport.write(piece)
             await self._writable.wait()
-        waiting, self._behind_blob = self._behind_blob, None
+        waiting, self._behind = self._behind, None
         self._transport.write(b"".join(waiting))
 
     def offer(self, records: list[LoggedRecord]) -> None:
@@ -146,9 +157,6 @@ class RecordFeed:
         self._on_sent()
 
     def _send(self, sequence: int, first: int, messages: bytes, count: int, replayable: int) -> None:
-        self._starts[sequence] = first
-        if len(self._starts) > STARTS_MAX:
-            self._starts.popitem(last=False)
         payload = delivered_form(self._registration, sequence, messages, count, replayable)
         header = record_header(self._registration.committer, sequence, payload)
         if len(payload) < JOIN_BYTES_MAX:
@@ -156,10 +164,16 @@ class RecordFeed:
         else:
             self._transport.write(header)
             self._transport.write(memoryview(payload))  # what is left to send is not copied then
+        self._sent(sequence, first, count, len(payload))
+
+    def _sent(self, sequence: int, first: int, count: int, size: int) -> None:
+        self._starts[sequence] = first
+        if len(self._starts) > STARTS_MAX:
+            self._starts.popitem(last=False)
         self.sequence = sequence + 1
         self._records_out.inc(count)
         self.sent_records += 1
-        self.sent_bytes += len(payload)
+        self.sent_bytes += size
 
     def index_of(self, sequence: int, place: int) -> int | None:
         """The index of a message in one of the last records that were sent."""
@@ -196,8 +210,6 @@ class RecordFeed:
         starts = [0, *cuts.tolist(), len(ids)]
         if self.position + len(ids) < end:
             starts.pop()  # the last record may go on behind what was read: it is read again
-        if self._held:
-            return
         payload = batch.column("payload")
         _, offsets_buffer, data = payload.buffers()
         offsets = np.frombuffer(offsets_buffer, np.int32)[payload.offset : payload.offset + len(ids) + 1]
@@ -206,22 +218,38 @@ class RecordFeed:
         labels = batch.column("type")
         if self.sequence is None:
             self.sequence = next((id for id in ids.tolist() if id != NOT_OURS), None)
+        begin = self.position
         for number in range(len(starts) - 1):
             first, after = starts[number], starts[number + 1]
-            messages = bytes(view[places[number] : places[number + 1]])
+            self.position = begin + first
+            if self._held:
+                break
+            messages = view[places[number] : places[number + 1]]
             sequence = int(ids[first])
             if sequence != self.sequence:  # not ours: a binding must not see it, for its ids have no gap or repeat
                 logger.warning(
                     "stream %s: indexes %d to %d are not messages of the immortal (id %d, not %s) and are left "
                     "out",
-                    self._stream, self.position + first, self.position + after - 1, sequence, self.sequence,
+                    self._stream, self.position, begin + after - 1, sequence, self.sequence,
                 )  # fmt: skip
                 continue
-            replayable = self._replayable(labels, first, after, sequence)
-            self._send(sequence, self.position + first, messages, after - first, replayable)
-        self.position += starts[-1]
+            if after - first == 1 and len(messages) > PIECE_BYTES:
+                await self._send_large(sequence, messages)  # meanwhile a checkpoint may be asked for
+            else:
+                replayable = self._replayable(labels, first, after, sequence)
+                self._send(sequence, self.position, bytes(messages), after - first, replayable)
+        else:
+            self.position = begin + starts[-1]
         self._moved.set()
         self._on_sent()
+
+    async def _send_large(self, sequence: int, message: memoryview) -> None:
+        """A record of one large message, of which nothing is copied. It counts as sent from now on: whatever is said
+        to the binding meanwhile comes behind it."""
+        self._sent(sequence, self.position, 1, len(message))
+        self.position += 1
+        header = record_header(self._registration.committer, sequence, message)
+        await self._send_slowly(header, _pieces(message))
 
     async def reached(self, end: int) -> None:
         """Until everything below `end` was sent."""
