@@ -82,9 +82,6 @@ class SparkDriver(Actor):
 
     async def _batch(self, run: str) -> bool:
         """One batch; False when there will be no more."""
-        is_kept = self.stream not in self.book.retained
-        if self.checkpoint.done and is_kept and self.random.random() < NOT_NOTED:
-            self.checkpoint.done -= 1
         number = self.checkpoint.done
         if number == len(self.checkpoint.plans):
             are_done = all(producer.is_done for producer in self.sources)
@@ -109,6 +106,8 @@ class SparkDriver(Actor):
         await self.verb("spark.commit", **commit, sources=[position])
         for index in rows:
             self._written(sink_of(index)).acked[index] = None
+        if self.random.random() < NOT_NOTED:
+            return True  # and the cursor keeps the records for the next time
         self.checkpoint.done = max(self.checkpoint.done, number + 1)
         await self._move_cursor(plan.stop)
         return True
