@@ -79,7 +79,7 @@ BUGS = {
         "log/maintenance.py", "return min(sequences[0], self._log.state.needed_sequence) if", "return sequences[-1] if"
     ),
     "the journal is cut a file too early": Bug(
-        "log/journal.py", "if first_sequence_of(following) <= sequence]", "if first_sequence_of(path) < sequence]"
+        "log/journal.py", "if first_sequence_of(path) < begin]", "if first_sequence_of(path) < sequence]"
     ),
     "a snapshot claims a frame that it does not have": Bug(
         "log/maintenance.py",
