@@ -1,11 +1,21 @@
 import io
+import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
 
 from headrace.cli.main import run
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    """A command sends the logs of its process to its standard error, which is gone after the test."""
+    logs = logging.getLogger("headrace")
+    handlers, level, propagate = logs.handlers[:], logs.level, logs.propagate
+    yield
+    logs.handlers[:], logs.level, logs.propagate = handlers, level, propagate
 
 
 @pytest.fixture

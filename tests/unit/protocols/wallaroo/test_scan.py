@@ -366,7 +366,7 @@ def test_a_large_frame_has_one_chunk_and_those_behind_it_a_small_one() -> None:
     left = memoryview(V3.encode(Message(1, 7, bytes(3 * CHUNK_BYTES_MAX))) + V3.encode(Message(1, 8, b"x")))
     found: list[int] = []
     rooms: list[int] = []
-    chunks: list[bytearray] = []  # kept: the next one must not get the place of one that is gone
+    chunks: list[object] = []  # kept: the next one must not get the place of one that is gone
     while left:
         room = buffer.room()
         if not chunks or chunks[-1] is not buffer._chunk:
