@@ -201,7 +201,7 @@ class Limits(Section, frozen=True):
             description="Values in the JSON of one request of a verb, nested ones included (empty lists and objects "
             "count twice). Each may take a hundred bytes of memory, however few it has in the request"
         ),
-    ] = 1_000_000
+    ] = 400_000
     stop_s: Annotated[Seconds, Meta(description="How long a clean stop may take before sessions are cut")] = 10
     event_loop: Annotated[
         Literal["asyncio", "uvloop"], Meta(description="`uvloop` (extra `speed`) does a fifth more round trips")

@@ -433,11 +433,11 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     "http deepest": lambda: many("http", http_post("table.put", b'{"table":' + b"[" * 500_000)),
     "http elements": lambda: many("http", http_post("table.put", b'{"table":[' + b"[]," * (7 * MIB) + b"[]]}")),
     "http values": lambda: many(
-        "http", http_post("stream.append", b'{"stream":"wallaroo","records":[' + b"{}," * 490_000 + b"{}]}")
+        "http", http_post("stream.append", b'{"stream":"wallaroo","records":[' + b"{}," * 195_000 + b"{}]}")
     ),
     "http inside": lambda: many(
         "http",
-        http_post("stream.append", b'{"stream":"hostile","records":[{"json":[' + b"[]," * 490_000 + b"[]]}]}"),
+        http_post("stream.append", b'{"stream":"hostile","records":[{"json":[' + b"[]," * 195_000 + b"[]]}]}"),
     ),
     "http form": lambda: many("http", http_form("immortals/hostile/x", b'{"a":[' + b"[]," * (6 * MIB) + b"[]]}")),
     "http header": lambda: many("http", b"GET / HTTP/1.1\r\nhost: localhost\r\na: ", b"b" * MIB),
