@@ -368,9 +368,10 @@ class GrpcConnection:
         self._forget(stream_id)
 
     def goodbye(self) -> None:
-        """Tell the peer that this connection ends."""
+        """Tell the peer that this connection ends; calls that are open find no stream to send on."""
         if not self.ended:
             self._h2.close_connection()
+            self.release()
 
     def data_to_send(self) -> bytes:
         """Bytes for the wire."""

@@ -274,9 +274,11 @@ class Connection(SlicedConnection):
         try:
             principal = await self.server.hub.admission.admit("fabric", self.peer, from_header(header), NOT_NAMED)
         except HeadraceError as error:
-            self._early_bytes -= _bytes_of(self._early.pop(event.stream))
+            self._early_bytes -= _bytes_of(self._early.pop(event.stream, []))
             self.grpc.end(event.stream, http2.UNAUTHENTICATED, str(error), headers_sent=False)
             self._flush()
+            return
+        if self.grpc.ended:  # meanwhile
             return
         early = self._early.pop(event.stream)
         self._early_bytes -= _bytes_of(early)
