@@ -34,6 +34,8 @@ FAILED: dict[int, str] = {
     616166: "a rewind sent a Wallaroo connector forward that had stored nothing yet",
     617326: "acknowledged records were lost after two power cuts: two journal files began with the same frame",
     617743: "a consumer's position that could not be saved behind a failed poll was an error that nobody had handled",
+    631631: "a hub that stopped while a password was checked answered on a connection of the Fabric that had ended",
+    632190: "a checkpoint that a full disk refused was an internal error",
 }
 """Every seed that found a bug of the hub, and which. A change of the world changes what its seeds do: the same bugs are
 among those on purpose in `world_bugs.py`, which says after how many seeds they are found now."""

@@ -17,7 +17,8 @@ from contextlib import AbstractContextManager
 
 from google_crc32c import value as crc32c
 
-from headrace.errors import HeadraceError
+from headrace.errors import DiskFull, HeadraceError
+from headrace.log.disk import FULL_ERRNOS
 from headrace.log.store import BlobDamaged, Store
 
 DIRECTORY = "checkpoints"
@@ -53,10 +54,22 @@ class BlobWriter:
         self._guard = guard
         self._on_finish = on_finish
         self.id = id
-        with guard():
+        with self._on_disk():
             self._blob = store.create(blob_name(id, store.tag))
         self._block = bytearray()
         self.size = 0
+
+    @contextlib.contextmanager
+    def _on_disk(self) -> Iterator[None]:
+        try:
+            with self._guard():
+                yield
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            raise DiskFull(
+                f"the disk has no room ({error}): the checkpoint is not stored; make room and try again"
+            ) from error
 
     def write(self, chunk: bytes) -> None:
         self._block += chunk
@@ -67,14 +80,14 @@ class BlobWriter:
     def _flush(self, size: int) -> None:
         data = bytes(self._block[:size])
         del self._block[:size]
-        with self._guard():
+        with self._on_disk():
             self._blob.write(BLOCK.pack(len(data), crc32c(data)) + data)
 
     def finish(self) -> None:
         """Make the blob durable under its name."""
         if self._block:
             self._flush(len(self._block))
-        with self._guard():
+        with self._on_disk():
             self._blob.finish()
         if self._on_finish is not None:
             self._on_finish(self.id, self._blob.name)

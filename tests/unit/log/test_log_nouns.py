@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from unit.log.helpers import again, do, fill, maintain, open_log, payloads
 
-from headrace.errors import BadRequest, StreamExists, Trimmed, UnknownCheckpoint, UnknownStream
+from headrace.errors import BadRequest, DiskFull, StreamExists, Trimmed, UnknownCheckpoint, UnknownStream
 from headrace.log import ops
 from headrace.log.batch import Batch
 from headrace.log.disk import OsDisk
 from headrace.log.log import Log
 from headrace.log.partition import Partition
-from headrace.testing import MemoryDisk
+from headrace.testing import FaultyDisk, MemoryDisk
 
 # -- tables --------------------------------------------------------------------------------------------------------
 
@@ -339,6 +339,22 @@ def test_checkpoints_can_be_aborted_and_dropped(log: Log) -> None:
     assert isinstance(log.store.disk, MemoryDisk)
     assert not [path for path in log.store.disk.paths() if path.startswith("checkpoints/")]
     assert write_checkpoint(again(log), b"").id > info.id
+
+
+@pytest.mark.parametrize("room", [0, 100, 2_000_000])
+def test_a_checkpoint_on_a_full_disk_is_refused_and_leaves_nothing(room: int) -> None:
+    disk = FaultyDisk(MemoryDisk())
+    log = open_log(disk)
+    do(log, ops.CreateStream("orders"))
+    disk.room_bytes = room
+    blob = log.begin_checkpoint("orders")
+    with pytest.raises(DiskFull, match="the checkpoint is not stored; make room and try again"):
+        blob.write(b"x" * 2_100_000)
+    blob.abort()
+    assert not disk.list("checkpoints")
+    disk.room_bytes = None
+    assert log.failed is None
+    write_checkpoint(log, b"x")
 
 
 def test_checkpoints_go_with_their_stream(log: Log) -> None:

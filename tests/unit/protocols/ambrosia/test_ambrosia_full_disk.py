@@ -16,7 +16,7 @@ from headrace.errors import DiskFull
 from headrace.hub import Hub
 from headrace.log.batch import Batch
 from headrace.log.ops import CreateStream, Delete, Op, Put, SaveCursor, Trim
-from headrace.protocols.ambrosia.codec import Checkpoint, InitialMessage, Type
+from headrace.protocols.ambrosia.codec import Checkpoint, InitialMessage, Signal, Type
 from headrace.testing import MemoryDisk, memory_hub
 from headrace.testing.disk import FaultyDisk
 
@@ -233,3 +233,27 @@ async def test_a_full_disk_refuses_to_forget_what_others_called_and_all_goes_on(
         await call_verb(hub, "immortal.forget", name="a")
         await a.closed()
         await b.close()
+
+
+async def test_a_checkpoint_that_the_disk_has_no_room_for_is_taken_later(caplog: pytest.LogCaptureFixture) -> None:
+    """The program is told why its link ends; what it did is logged, and it begins again with that."""
+    memory = MemoryDisk()
+    disk = FaultyDisk(memory)
+    config = settings(a=ImmortalSection())
+    async with memory_hub(config, disk=disk) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start(b"first")
+        binding.say(fork(b"1"))
+        await binding.calls(1)
+        binding.say(Signal(Type.TAKE_CHECKPOINT))
+        assert await binding.signal() == Type.TAKE_CHECKPOINT
+        disk.room_bytes = 0
+        binding.say(Checkpoint(3_000_000), bytes(3_000_000))
+        await binding.closed()
+        assert "the checkpoint is not stored; make room and try again" in caplog.text
+        assert "internal error" not in caplog.text
+        disk.room_bytes = None
+        binding = await RawBinding.to(ports, "a")
+        state, records = await recovered(binding, 2)
+        assert (state, len(records)) == (b"first", 2)
+        await binding.close()

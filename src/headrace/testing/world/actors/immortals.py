@@ -157,12 +157,15 @@ class ClerkActor(ImmortalActor):
         self.ends_at = TICKS
         self.upgrades = False
         self.is_registered = 0
+        self._has_upgraded = False
+        """Version 2 has gone on: what it began with is stored."""
+        self._begun: tuple[Immortal | None, int] = None, 0
 
     async def _live(self) -> None:
         while True:
             await self._register()
             kind: type[Counting] = LeavingClerk if self.upgrades else Clerk
-            if isinstance(self._last, NewClerk) and self.random.random() < 0.3:
+            if self._has_upgraded and self.random.random() < 0.3:
                 kind = Clerk  # somebody starts what is no longer
             with contextlib.suppress(StateError, UpgradeRefused):
                 await self.host(kind)
@@ -183,12 +186,16 @@ class ClerkActor(ImmortalActor):
         if not self.upgrades and self._last is not None and self._last.last > TICKS // 3:
             self.upgrades = True
             return True
-        return isinstance(self._last, NewClerk) and self.random.random() < 0.02
+        return self._has_upgraded and self.random.random() < 0.02
 
     def _look(self, immortal: Immortal) -> None:
-        if isinstance(self._last, NewClerk) and not isinstance(immortal, NewClerk):
-            self.book.wrong.append(f"{self.name}: version 1 continues from what version 2 left")
+        assert isinstance(immortal, Counting)
         is_new = isinstance(immortal, NewClerk)
+        if self._has_upgraded and not is_new:
+            self.book.wrong.append(f"{self.name}: version 1 continues from what version 2 left")
+        if self._begun[0] is not immortal:
+            self._begun = immortal, immortal.last
+        self._has_upgraded |= is_new and immortal.last > self._begun[1]
         self.ends_at = TICKS if is_new else TICKS + 1  # it is not done before it has been upgraded
         super()._look(immortal)
 
