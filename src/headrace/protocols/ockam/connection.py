@@ -73,7 +73,7 @@ class PushGroup:
             self.refused += 1
         if self.left == 0 and not self.future.done():
             if self.refused:
-                self.future.set_exception(Refused(f"{self.refused} of {len(self.indexes)} records were not stored"))
+                self.fail(Refused(f"{self.refused} of {len(self.indexes)} records were not stored"))
             else:
                 self.future.set_result(self.indexes)
 

@@ -16,6 +16,7 @@ from headrace.errors import BadRequest, DiskFull, LimitExceeded
 from headrace.log.batch import Batch
 from headrace.protocols.ambrosia import codec
 from headrace.protocols.ambrosia.codec import AttachTo, Call, Checkpoint, InitialMessage, Signal, Type
+from headrace.protocols.ambrosia.coordinator.ports import PortPair
 from headrace.protocols.ambrosia.pairing import mark_of
 from headrace.protocols.ambrosia.record_reader import Record
 from headrace.protocols.ambrosia.server import ImmortalPorts
@@ -350,6 +351,33 @@ async def test_numbers_that_the_protocol_cannot_say_are_refused(option: str, num
     async with memory_hub() as hub, coordinator(hub):
         with pytest.raises(BadRequest, match=option):
             await call_verb(hub, "immortal.register", name="a", options={option: number})
+
+
+async def test_ports_that_somebody_else_takes_while_an_immortal_is_registered_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither the new ports nor the old ones can be had. Found by seed 641641 of the world."""
+    others: list[asyncio.Server] = []
+    async with memory_hub() as hub, coordinator(hub) as ports:
+        registered = await call_verb(hub, "immortal.register", name="a")
+        close = PortPair.close
+
+        async def close_too_soon(pair: PortPair) -> None:
+            await close(pair)
+            if not others:
+                others.append(await asyncio.start_server(lambda *_: None, *split_address(registered.receive)))
+
+        monkeypatch.setattr(PortPair, "close", close_too_soon)
+        changed = {"receive": registered.receive, "send": registered.send, "standby": True}
+        with pytest.raises(BadRequest, match="'a' cannot listen"):
+            await call_verb(hub, "immortal.register", name="a", options=changed)
+        assert "register it again" in (await info(hub, "a")).last_error
+        others[0].close()
+        await others[0].wait_closed()
+        await call_verb(hub, "immortal.register", name="a", options={**changed, "standby": False})  # as it was
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        await binding.close()
 
 
 async def test_a_hub_starts_although_somebody_else_has_the_ports_of_an_immortal() -> None:

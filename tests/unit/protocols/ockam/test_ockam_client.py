@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 import pytest
@@ -29,11 +31,26 @@ from headrace.protocols.ockam.client import (
 )
 from headrace.protocols.ockam.client import find_holes as holes_of
 from headrace.protocols.ockam.codec import StreamMessage
-from headrace.protocols.ockam.connection import TIMEOUT_S, init_stream
+from headrace.protocols.ockam.connection import TIMEOUT_S, PushGroup, init_stream
 from headrace.protocols.ockam.routing import RECORD_BYTES_MAX, LegacyFraming, Message, local
 from headrace.protocols.ockam.server import OckamListener, serve
 
 Answer = Callable[[Message], list[bytes]]
+
+
+async def test_whoever_does_not_wait_for_a_push_is_not_warned_when_it_is_refused() -> None:
+    """A publisher that loses its connection does not. Found by seed 641699 of the world."""
+    seen: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: seen.append(context))
+    group = PushGroup(1, 1, loop.create_future())
+    group.confirm(codec.PushConfirm(1, False, 0))
+    assert isinstance(group.future.exception(), Refused)
+    group = PushGroup(1, 1, loop.create_future())
+    group.confirm(codec.PushConfirm(1, False, 0))
+    del group
+    gc.collect()
+    assert seen == []
 
 
 @asynccontextmanager

@@ -206,18 +206,29 @@ class Coordinator:
             await instance.register(registration)
         except HeadraceError:
             if instance.registration is not registration:  # it was refused, and all is as before
-                await self._put_back(name, old)
+                await self.ports[name].close()
+                await self._open_again(instance, old)
             raise
         finally:  # not before its streams are there: a binding that is quicker waits for them
             if name in self.ports:
                 self.ports[name].serve()
         return registration
 
-    async def _put_back(self, name: str, old: PortPair | None) -> None:
-        await self.ports.pop(name).close()
-        if old is not None:
+    async def _open_again(self, instance: Instance, old: PortPair | None) -> None:
+        """The ports from before. Another program may have taken them meanwhile."""
+        self.ports.pop(instance.name, None)
+        if old is None:
+            return
+        try:
             await old.open()
-            self.ports[name] = old
+        except OSError as error:
+            instance.last_error = (
+                f"it cannot listen on {old.receive} and {old.send} any more; register it again: {error}"
+            )
+            logger.error("immortal %s: %s", instance.name, instance.last_error)
+        else:
+            self.ports[instance.name] = old
+            old.serve()
 
     async def _open_ports(self, instance: Instance, registration: Registration) -> None:
         """Bind the ports of a registration, and write into it which they are. If they cannot be bound, those that were
@@ -231,9 +242,7 @@ class Coordinator:
         try:
             await ports.open()
         except OSError as error:
-            if old is not None:
-                await old.open()
-                old.serve()
+            await self._open_again(instance, old)
             raise BadRequest(
                 f"immortal {instance.name!r} cannot listen on {registration.receive} and {registration.send}: "
                 f"{error.strerror or error}"
