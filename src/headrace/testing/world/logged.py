@@ -14,6 +14,7 @@ EXPECTED = (
     "no broker answers",
     "log.kafka.timeout_s",
     "fenced: ",
+    "address already in use",  # another hub has taken over
 )
 """Words of errors that the world itself has caused."""
 OF_DAMAGE = ("recovery: ", "damaged", "not served")
