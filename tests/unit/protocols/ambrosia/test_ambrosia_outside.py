@@ -14,7 +14,7 @@ from headrace.config import Grant, ImmortalSection
 from headrace.errors import BadRequest, Busy, Forbidden, LimitExceeded, MethodRaised, StillRunning
 from headrace.hub import Hub
 from headrace.protocols.ambrosia import codec
-from headrace.protocols.ambrosia.codec import BodyKind, Call, Return, RpcType
+from headrace.protocols.ambrosia.codec import BodyKind, Call, Checkpoint, InitialMessage, Return, RpcType, Type
 from headrace.protocols.ambrosia.coordinator import outside
 from headrace.protocols.ambrosia.server import ImmortalPorts
 from headrace.security import EVERYTHING, Principal
@@ -258,3 +258,27 @@ async def test_what_nobody_knows_is_said() -> None:
         assert (await call(hub, wait_s=0)).done is False
         with pytest.raises(BadRequest, match="cannot name an immortal"):
             await hub.verbs.call("immortal.register", {"name": "@outside"}, EVERYTHING)
+
+
+async def test_a_query_comes_behind_the_first_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must not see a program that has not begun."""
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        instance, read, gate = ports.coordinator.instances["a"], hub.read, asyncio.Event()
+
+        async def slowly(stream: str, *arguments: Any, **options: Any) -> Any:
+            if stream == "immortal/a/log":
+                await gate.wait()
+            return await read(stream, *arguments, **options)
+
+        monkeypatch.setattr(hub, "read", slowly)
+        binding = await RawBinding.to(ports, "a")
+        assert await binding.signal() == Type.TAKE_BECOMING_PRIMARY_CHECKPOINT
+        binding.say(InitialMessage(b"hi"), Checkpoint(1), b"s")
+        await instance.running()
+        asking = asyncio.ensure_future(ports.coordinator.outside.ask(instance, 1, b"", 60))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        gate.set()
+        assert [(await binding.record()).sequence for _ in range(2)] == [0, -1]
+        asking.cancel()
+        await binding.close()

@@ -288,9 +288,11 @@ class OutsideCalls:
                     return Asked(answer, age_s)
         with self._answer(instance.name, number) as future:
             running = instance.running_now
-            if running is None:
+            if running is None or not running.feed.position:
                 try:
-                    running = await asyncio.wait_for(instance.running(), wait_s)
+                    async with asyncio.timeout(wait_s):
+                        running = await instance.running()
+                        await running.feed.reached(1)  # a query sees what the first start has made
                 except TimeoutError:
                     return Asked()
             running.feed.send_control(message)
