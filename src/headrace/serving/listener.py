@@ -51,9 +51,11 @@ async def open_server(
 
 
 def let_go(transport: asyncio.BaseTransport) -> None:
-    """Of a connection that is gone. asyncio's transports hold a method of their own, so that only the garbage collector
+    """Of a connection that is gone. asyncio's transports hold methods of their own, so that only the garbage collector
     would free them: a crowd that comes and goes would keep it busy. Others have no such thing."""
-    getattr(transport, "__dict__", {}).pop("_read_ready_cb", None)
+    attributes = getattr(transport, "__dict__", {})
+    for method in ("_read_ready_cb", "_write_ready"):  # the second from Python 3.12 on
+        attributes.pop(method, None)
 
 
 def keep_alive(transport: asyncio.BaseTransport) -> None:
