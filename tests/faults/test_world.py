@@ -36,6 +36,7 @@ FAILED: dict[int, str] = {
     617743: "a consumer's position that could not be saved behind a failed poll was an error that nobody had handled",
     631631: "a hub that stopped while a password was checked answered on a connection of the Fabric that had ended",
     632190: "a checkpoint that a full disk refused was an internal error",
+    650415: "a query that waited for a program found none when that had gone again at once",
     641641: "ports that somebody else took while an immortal was registered again were an internal error",
     641699: "a push that was refused and that nobody waited for any more was an error that nobody had handled",
 }

@@ -79,8 +79,6 @@ class TcpServer(Generic[Peer]):
             await self._emptied.wait()
         cut_off.cancel()
         self._unwatch()
-        for server in servers:
-            await server.wait_closed()
 
     def left(self, connection: Peer) -> None:
         """A connection has ended."""

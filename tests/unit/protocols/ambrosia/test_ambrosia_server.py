@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.ambrosia_peer import RawBinding, call_verb, coordinator, fork, impulse, info, recovered, settings
-from support.until import until
+from support.until import DEADLINE_S, until
 
 from headrace.config import Ambrosia, Config, ImmortalSection, Log
 from headrace.config.address import split_address
@@ -270,6 +270,36 @@ async def test_a_large_record_is_sent_no_faster_than_it_is_read() -> None:
         binding = await RawBinding.to(ports, "a")
         _, (replayed,) = await recovered(binding, 1)
         assert replayed == record
+        await binding.close()
+
+
+async def test_ports_are_given_back_while_links_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`wait_closed` waits for the links of a port from Python 3.12 on; nobody must wait for that."""
+
+    async def never(server: asyncio.Server) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio.Server, "wait_closed", never)
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        async with asyncio.timeout(DEADLINE_S):
+            await call_verb(hub, "immortal.register", name="a", options={"standby": True})
+            await call_verb(hub, "immortal.forget", name="a")
+        await binding.close()
+
+
+async def test_whoever_waits_for_a_binding_does_not_get_one_that_is_gone_again() -> None:
+    """Found by seed 650415 of the world."""
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        instance = ports.coordinator.instances["a"]
+        waiting = asyncio.ensure_future(instance.running())
+        await asyncio.sleep(0)
+        instance._running.set()
+        instance._running.clear()
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        assert await waiting is instance.primary
         await binding.close()
 
 

@@ -288,9 +288,9 @@ class Instance:
 
     async def running(self) -> Link:
         """The binding that processes messages as they come, once there is one."""
-        await self._running.wait()
-        assert self.primary is not None
-        return self.primary
+        while (link := self.running_now) is None:  # it may be gone before whoever waits hears of it
+            await self._running.wait()
+        return link
 
     async def standby_within(self, max_age_s: float) -> tuple[Link, float] | None:
         """The standby that has been sent most of the log, if it lacks nothing that is older than that; and its age, the

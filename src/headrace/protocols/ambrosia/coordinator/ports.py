@@ -251,8 +251,7 @@ class PortPair:
             socket.transport.abort()
         servers, self._servers = self._servers, []
         for server in servers:
-            server.close()
-            await server.wait_closed()
+            server.close()  # and no `wait_closed`: from Python 3.12 on that lasts as long as its links
 
     def arrived(self, socket: _Socket) -> None:
         """A socket has been accepted, or a connection made."""
