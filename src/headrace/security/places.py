@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 from headrace.errors import BadRequest
@@ -13,6 +15,8 @@ def place_below(data: str, root: str, path: str, setting: str) -> Path:
     try:
         top = Path(data, root).absolute().resolve()
         place = (top / path).resolve()
+        if any(map(Path.is_symlink, (place, *place.parents))):  # Python 3.13 leaves a loop of links as it is
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     except (OSError, ValueError, RuntimeError) as error:  # a name that no disk takes, a loop of links
         raise BadRequest(f"{path!r} is not a path: {error}") from error
     if top not in place.parents:
