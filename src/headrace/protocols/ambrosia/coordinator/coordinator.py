@@ -222,9 +222,7 @@ class Coordinator:
         try:
             await old.open()
         except OSError as error:
-            instance.last_error = (
-                f"it cannot listen on {old.receive} and {old.send} any more; register it again: {error}"
-            )
+            instance.last_error = f"no port on {old.receive} and {old.send} any more; register it again: {error}"
             logger.error("immortal %s: %s", instance.name, instance.last_error)
         else:
             self.ports[instance.name] = old

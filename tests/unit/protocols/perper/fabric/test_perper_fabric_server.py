@@ -17,7 +17,7 @@ from headrace.log.batch import Batch
 from headrace.protocols.perper.fabric import http2
 from headrace.protocols.perper.fabric.client import ClientCall, RpcError
 from headrace.protocols.perper.ignite.binary import java_hash
-from headrace.security import EVERYTHING, Principal
+from headrace.security import EVERYTHING
 from headrace.testing import FakeClock
 
 EXECUTIONS = "/perper.Fabric/Executions"
@@ -593,32 +593,3 @@ async def test_executions_say_who_works_on_them_and_how_long() -> None:
         await remove(pair, client, "one")
         assert await shown() == [("two", False, False, None)]
         assert "executions" in pair.hub.sessions.list("ignite")[0].writes
-
-
-async def test_a_hub_that_stops_while_a_password_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by seed 631631 of the world."""
-    checking: list[asyncio.Task[Any] | None] = []
-    begun, stopped = asyncio.Event(), asyncio.Event()
-    goodbye = http2.GrpcConnection.goodbye
-
-    async def admit(*_: object) -> Principal:
-        checking.append(asyncio.current_task())
-        begun.set()
-        await stopped.wait()
-        return EVERYTHING
-
-    def say_goodbye(connection: http2.GrpcConnection) -> None:
-        goodbye(connection)
-        stopped.set()
-
-    monkeypatch.setattr(http2.GrpcConnection, "goodbye", say_goodbye)
-    async with served() as pair:
-        monkeypatch.setattr(pair.hub.admission, "admit", admit)
-        rpc = await pair.rpc()
-        call = rpc.start(RESERVED, {"filter": {"agent": "a"}}, metadata=[("authorization", "Basic YTpi")])
-        await begun.wait()
-    with pytest.raises(RpcError):
-        await call.next()
-    (task,) = checking
-    assert task is not None
-    await task

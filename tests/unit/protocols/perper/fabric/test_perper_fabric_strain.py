@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import Any
 
 import pytest
 from support.perper_peer import key, new_stream, put_execution, served
@@ -12,6 +13,7 @@ from unit.protocols.perper.fabric.test_perper_fabric_server import ITEMS, RESERV
 from headrace.protocols.perper.fabric import http2
 from headrace.protocols.perper.fabric.client import RpcError
 from headrace.protocols.perper.fabric.server import Connection
+from headrace.security import EVERYTHING, Principal
 
 
 async def test_a_stream_cache_that_another_protocol_deletes() -> None:
@@ -59,3 +61,32 @@ async def test_who_does_not_read_is_not_read_from(monkeypatch: pytest.MonkeyPatc
                 await asyncio.wait_for(writer.drain(), 1)
         assert made[0].transport.get_write_buffer_size() < 3_000_000
         writer.transport.abort()
+
+
+async def test_a_hub_that_stops_while_a_password_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by seed 631631 of the world."""
+    checking: list[asyncio.Task[Any] | None] = []
+    begun, stopped = asyncio.Event(), asyncio.Event()
+    goodbye = http2.GrpcConnection.goodbye
+
+    async def admit(*_: object) -> Principal:
+        checking.append(asyncio.current_task())
+        begun.set()
+        await stopped.wait()
+        return EVERYTHING
+
+    def say_goodbye(connection: http2.GrpcConnection) -> None:
+        goodbye(connection)
+        stopped.set()
+
+    monkeypatch.setattr(http2.GrpcConnection, "goodbye", say_goodbye)
+    async with served() as pair:
+        monkeypatch.setattr(pair.hub.admission, "admit", admit)
+        rpc = await pair.rpc()
+        call = rpc.start(RESERVED, {"filter": {"agent": "a"}}, metadata=[("authorization", "Basic YTpi")])
+        await begun.wait()
+    with pytest.raises(RpcError):
+        await call.next()
+    (task,) = checking
+    assert task is not None
+    await task
