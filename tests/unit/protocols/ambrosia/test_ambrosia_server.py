@@ -303,6 +303,38 @@ async def test_whoever_waits_for_a_binding_does_not_get_one_that_is_gone_again()
         await binding.close()
 
 
+async def test_what_a_follower_has_said_meanwhile_is_not_missing(caplog: pytest.LogCaptureFixture) -> None:
+    """It came further in the log than a program that still recovers, and has gone. Found by seed 653265."""
+    config = settings(a=ImmortalSection(standby=True), b=ImmortalSection())
+    async with memory_hub(config) as hub, coordinator(hub) as ports:
+        a, b = await RawBinding.to(ports, "a"), await RawBinding.to(ports, "b")
+        await a.first_start()
+        await b.first_start()
+        await a.close()
+        instance = ports.coordinator.instances["a"]
+        await until(lambda: instance.primary is None)
+        a = await RawBinding.to(ports, "a")
+        await a.checkpoint()
+        assert (await a.record()).sequence == 0
+        assert await a.signal() == Type.TAKE_BECOMING_PRIMARY_CHECKPOINT
+
+        b.say(AttachTo(b"a"), fork(b"ask", b"a"))
+        follower = await RawBinding.to(ports, "a")
+        await follower.checkpoint()
+        assert (await follower.record()).sequence == 0
+        assert [call.arguments for call in await follower.calls(1)] == [b"ask"]
+        follower.say(AttachTo(b"b"), fork(b"answer", b"b"))
+        assert [call.arguments for call in await b.calls(1)] == [b"answer"]
+        await follower.close()
+        await until(lambda: not instance.standbys)
+
+        a.say(Checkpoint(5), b"state")
+        assert [call.arguments for call in await a.calls(1)] == [b"ask"]
+        assert "were not sent again" not in caplog.text
+        await a.close()
+        await b.close()
+
+
 # --- delivery -------------------------------------------------------------------------------------------------
 
 

@@ -312,6 +312,9 @@ class Instance:
 
     def unlink(self, link: Link) -> None:
         """A binding is gone. A standby takes over; otherwise the immortal waits for the next binding."""
+        if link is not self.primary:
+            for other in self.links():
+                other.was_followed = True
         if link in self.standbys:
             self.standbys.remove(link)
         if link is self.checkpointer:

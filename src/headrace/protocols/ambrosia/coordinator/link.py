@@ -82,6 +82,8 @@ class Link:
         self._upload: CheckpointUpload | None = None  # until its checkpoint counts
         self._incoming: CheckpointUpload | None = None  # until its last byte has come; None while a blob is read away
         self._asked_at: tuple[int, int | None] = (0, 0)  # position and sequence id
+        self.was_followed = False
+        """By one that is gone again."""
         self._stored_checkpoint: CheckpointInfo | None = None
         self._replay_end = 0
         self.next_checkpoint: asyncio.Future[CheckpointInfo | None] = asyncio.get_running_loop().create_future()
@@ -408,7 +410,8 @@ class Link:
         await self.coordinator.outside.flushed(self.instance)
         await self._repeats.compare()
         is_recovered = self._stored_checkpoint is not None and self.session.state is State.STORING
-        if is_recovered and not self.counts["checkpoints"] and self.instance.links() == [self]:
+        was_alone = not self.was_followed and self.instance.links() == [self]
+        if is_recovered and not self.counts["checkpoints"] and was_alone:
             self._tell_missing_calls()  # nobody who follows can have said what this one has not come to
         if self._initial is not None:
             await self.coordinator.store.keep_initial(self.instance.name, self._initial)
