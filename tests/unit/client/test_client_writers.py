@@ -89,7 +89,8 @@ def test_a_refused_batch_ends_the_writer_and_nothing_after_it_is_stored(client):
 def test_the_error_of_a_with_block_is_the_one_that_is_seen(client):
     def fail_inside():
         with client.writer("nowhere") as writer:
-            writer.append(b"x")
+            with contextlib.suppress(errors.UnknownStream):  # a quick hub has refused it by now
+                writer.append(b"x")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
