@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from support.ambrosia_peer import RawBinding, call_verb, coordinator, fork, impulse, info, recovered, settings
 from support.until import DEADLINE_S, until
@@ -18,6 +19,7 @@ from headrace.config.address import split_address
 from headrace.errors import LogFailed
 from headrace.protocols.ambrosia import codec
 from headrace.protocols.ambrosia.codec import AttachTo, Call, Checkpoint, Signal, Type
+from headrace.protocols.ambrosia.coordinator import record_feed
 from headrace.protocols.ambrosia.session import State
 from headrace.testing import MemoryDisk, memory_hub
 from headrace.units import MIB
@@ -239,9 +241,15 @@ async def test_work_that_fails_as_its_link_ends_is_no_internal_error() -> None:
     assert seen == []
 
 
-async def test_a_large_record_is_sent_no_faster_than_it_is_read() -> None:
-    """By a feed that has fallen behind. A checkpoint that is asked for meanwhile stands for it."""
-    size = 12 * MIB
+async def test_a_large_record_is_sent_no_faster_than_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a feed that has fallen behind, and without a copy. A checkpoint that is asked for meanwhile stands for it."""
+    size, concat, joined = 12 * MIB, record_feed.concat, list[int]()
+
+    def counting(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+        joined.append(len(batches))
+        return concat(batches)
+
+    monkeypatch.setattr(record_feed, "concat", counting)
     async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
         binding = await RawBinding.to(ports, "a")
         await binding.first_start()
@@ -271,6 +279,7 @@ async def test_a_large_record_is_sent_no_faster_than_it_is_read() -> None:
         _, (replayed,) = await recovered(binding, 1)
         assert replayed == record
         await binding.close()
+    assert set(joined) == {1}
 
 
 async def test_ports_are_given_back_while_links_are_open(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,14 +201,14 @@ class RecordFeed:
 
     async def _send_stored(self, end: int) -> None:
         """Send some whole records of the log. `end` is a place where a record ends."""
-        batch = await self._read(self.position, end)
+        batch, is_whole = await self._read(self.position, end)
         first_index = batch.column("index")[0].as_py()
         if first_index != self.position:
             raise Trimmed(self._stream, 0, self.position, first_index)
         ids = batch.column("id").fill_null(NOT_OURS).to_numpy(zero_copy_only=False)
         cuts = np.flatnonzero(ids[1:] != ids[:-1]) + 1
         starts = [0, *cuts.tolist(), len(ids)]
-        if self.position + len(ids) < end:
+        if not is_whole:
             starts.pop()  # the last record may go on behind what was read: it is read again
         payload = batch.column("payload")
         _, offsets_buffer, data = payload.buffers()
@@ -257,8 +257,9 @@ class RecordFeed:
             self._moved.clear()
             await self._moved.wait()
 
-    async def _read(self, start: int, end: int) -> pa.RecordBatch:
-        """Records from `start` on: all up to `end`, or as many as hold two records of the log, or one whole."""
+    async def _read(self, start: int, end: int) -> tuple[pa.RecordBatch, bool]:
+        """Records from `start` on: all up to `end`, or as many as hold two records of the log, or one whole. And
+        whether the last one is known to be whole."""
         batches: list[pa.RecordBatch] = []
         read = 0
         while not batches or (start + read < end and batches[0].column("id")[0] == batches[-1].column("id")[-1]):
@@ -266,7 +267,11 @@ class RecordFeed:
                 await self._hub.read(self._stream, start + read, limit=READ_COUNT_MAX, max_bytes=READ_BYTES_MAX)
             )
             read += len(batches[-1])
-        return concat(batches).slice(0, end - start)
+        is_whole = start + read >= end
+        if len(batches) > 1 and batches[-1].column("id")[0] != batches[0].column("id")[0]:
+            batches.pop()  # the next record, which shows that this one is whole: to join them would copy megabytes
+            is_whole = True
+        return concat(batches).slice(0, end - start), is_whole
 
     def _replayable(self, labels: pa.Array, first: int, after: int, sequence: int) -> int:
         if after - first < 2 or self._registration.delivery(sequence) == "bare":
