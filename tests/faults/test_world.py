@@ -37,6 +37,7 @@ FAILED: dict[int, str] = {
     631631: "a hub that stopped while a password was checked answered on a connection of the Fabric that had ended",
     632190: "a checkpoint that a full disk refused was an internal error",
     650415: "a query that waited for a program found none when that had gone again at once",
+    663356: "a cache that a full disk did not let go left a deadline, and a later value was lost with it",
     653265: "calls of a follower that had gone were said to be missing, and the program to have been changed",
     641641: "ports that somebody else took while an immortal was registered again were an internal error",
     641699: "a push that was refused and that nobody waited for any more was an error that nobody had handled",

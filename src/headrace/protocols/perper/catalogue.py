@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import BadRequest, StreamExists
 from headrace.hub.waiters import Waiters
-from headrace.log.ops import Delete, Op, StreamOptions
+from headrace.log.ops import Delete, StreamOptions
 from headrace.protocols.perper.errors import PeerError, Refused, Status, cache_does_not_exist, cache_exists
 from headrace.protocols.perper.ignite.binary import code_point_hash, java_hash
 from headrace.protocols.perper.ignite.configuration import Configuration, read_configuration, write_request
@@ -193,11 +193,12 @@ class Catalogue:
         if entry.cache is None or entry.cache.exists or entry.name in SPECIAL:
             return False
         self._forget(entry)
-        deadlines = self.expiries.forget(self.expiries.deadlines(entry.name))
-        forgotten: list[Op] = [*deadlines, Delete(CATALOGUE_TABLE, entry.name.encode())]
         # Should this fail, the next start finds a cache that nobody has used yet.
-        self._hub.transact(forgotten).add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._forget_for_good(entry.name).add_done_callback(lambda done: done.cancelled() or done.exception())
         return True
+
+    def _forget_for_good(self, name: str) -> asyncio.Future[Any]:
+        return self.expiries.forget_for_good(name, Delete(CATALOGUE_TABLE, name.encode()))
 
     def _forget(self, entry: Entry) -> None:
         del self._by_name[entry.name]
@@ -321,19 +322,16 @@ class Catalogue:
             else:
                 entry.cache = await self._new_table(entry.name)
         elif isinstance(entry.cache, TableCache) and not entry.cache.ready:
-            await self._forget_deadlines(entry.name)
+            if self.expiries.deadlines(entry.name):
+                await self.expiries.forget_for_good(entry.name)
             entry.cache.forget_all()  # before the table is there: nobody has put anything new
             entry.cache.stream_id = (await self._new_table(entry.name)).stream_id
         if isinstance(entry.cache, StreamCache):
             await entry.cache.load()
 
-    async def _forget_deadlines(self, name: str) -> None:
-        operations = self.expiries.forget(self.expiries.deadlines(name))
-        if operations:
-            await self._hub.transact(operations)
-
     async def destroy(self, entry: Entry) -> None:
-        """Remove a cache and all it holds."""
+        """Remove a cache, and first all that it holds: if that is refused nothing has changed; if the rest is, the next
+        cache of that name begins empty."""
         if entry.name in SPECIAL:
             raise Refused(f"cache {entry.name!r} belongs to the fabric and cannot be destroyed")
         if isinstance(entry.cache, ViewCache):
@@ -341,13 +339,11 @@ class Catalogue:
         async with self._creating:
             if self._by_name.get(entry.name) is not entry:
                 raise cache_does_not_exist(java_hash(entry.name))
-            self._forget(entry)
-            await self._forget_deadlines(entry.name)
-            if isinstance(entry.cache, TableCache):
-                await self._hub.delete_table(entry.name)
-            elif entry.cache is not None:
+            if entry.cache is not None and entry.cache.exists:
                 await self._hub.delete_stream(entry.name)
-            await self._hub.delete(CATALOGUE_TABLE, entry.name.encode())
+            if self._by_name.get(entry.name) is entry:  # others may have seen already that it is gone
+                self._forget(entry)
+            await self._forget_for_good(entry.name)
 
     def close(self) -> None:
         """Stop what runs in the background."""

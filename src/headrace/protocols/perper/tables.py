@@ -196,6 +196,22 @@ class Expiries:
             self._deadlines_ms.pop(entry, None)
         return [DeleteMany(EXPIRY_TABLE, list(deadlines))] if deadlines else []
 
+    def forget_for_good(self, cache: str, *also: Op) -> Future[Any]:
+        """Forget all deadlines of a cache that is gone, together with something else. Until that is on disk they stay:
+        one that a later start still finds has to be known, so that whatever is put there takes it away."""
+        gone = self.deadlines(cache)
+        rows = [DeleteMany(EXPIRY_TABLE, list(gone))] if gone else []
+
+        def forgotten(finished: Future[Any]) -> None:
+            if succeeded(finished):
+                for entry, deadline in gone.items():
+                    if self._deadlines_ms.get(entry) == deadline:
+                        del self._deadlines_ms[entry]
+
+        future = self._hub.transact([*rows, *also])
+        future.add_done_callback(forgotten)
+        return future
+
     def restore_all(self, entries: Iterable[bytes], before: dict[bytes, int]) -> None:
         """The entries were not changed after all: their deadlines are what they were."""
         for entry in entries:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from support.perper_peer import Served, key, put_listener, served
 from support.until import until
 
 from headrace.errors import DiskFull
+from headrace.log.ops import DeleteStream, Op
 from headrace.protocols.perper.catalogue import CATALOGUE_TABLE
 from headrace.protocols.perper.errors import PeerError, Status
 from headrace.protocols.perper.fabric.client import RpcError
@@ -43,6 +45,37 @@ async def test_deadlines_survive_a_restart() -> None:
         assert pair.hub.table_size(EXPIRY_TABLE) == 1
 
 
+@pytest.mark.parametrize("step", ["what it holds", "the rest"])
+async def test_a_cache_that_a_full_disk_does_not_let_go_keeps_no_deadline_for_what_comes_later(
+    monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """A later value would go with the deadline of an earlier one. Found by seed 663356 of the world."""
+    disk = MemoryDisk()
+    async with served(disk=disk) as pair:
+        client, hub = await pair.client(), pair.fabric.hub
+        await client.request(1052, "t")
+        await client.request(1001, key("k"), key("old"), cache="t", **ttl(1_500))
+        transact = hub.transact
+
+        def refusing(operations: list[Op]) -> asyncio.Future[Any]:
+            is_meant = isinstance(operations[0], DeleteStream) == (step == "what it holds")
+            return full() if is_meant else transact(operations)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(hub, "transact", refusing)
+            patch.setattr(hub, "delete_stream", lambda name: refusing([DeleteStream(name)]))
+            with pytest.raises(PeerError, match="disk-full"):
+                await client.request(1056, java_hash("t"))
+        await client.request(1052, "t")
+        held = await client.request(1000, key("k"), cache="t")
+        assert held == (key("old") if step == "what it holds" else b"\x65")
+        await client.request(1001, key("k"), key("new"), cache="t")
+    async with served(disk=disk) as pair:
+        client = await pair.client()
+        assert not list(pair.hub.items(EXPIRY_TABLE))
+        assert await client.request(1000, key("k"), cache="t") == key("new")
+
+
 async def test_an_entry_past_its_deadline_is_absent_at_once() -> None:
     async with served() as pair:
         client = await pair.client()
@@ -58,14 +91,14 @@ async def test_an_entry_past_its_deadline_is_absent_at_once() -> None:
         assert dict(page.rows) == {key("a"): key(2), key("d"): key(2)}
 
 
+def full(*_: object) -> asyncio.Future[None]:
+    refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    refused.set_exception(DiskFull("no room"))
+    return refused
+
+
 async def test_an_entry_that_cannot_be_removed_in_time_stays_past_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = MemoryDisk()
-
-    def full(*_: object) -> asyncio.Future[None]:
-        refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        refused.set_exception(DiskFull("no room"))
-        return refused
-
     async with served(disk=disk) as pair:
         client = await pair.client()
         await client.request(1052, "t")
